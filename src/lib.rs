@@ -4,8 +4,10 @@
 //! Toeplitz RSS. `docs/architecture.md` draws the whole; this is the map of the house:
 //!
 //! * [`offload`]: checksums and segmentation in software.
+//! * [`port`]: what a NIC is plugged into.
 //! * [`virtio`]: the specification as types.
 #![warn(missing_docs)]
 
 pub mod offload;
+pub mod port;
 pub mod virtio;

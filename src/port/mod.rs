@@ -1,0 +1,4 @@
+//! What a NIC is plugged into: the wire side of the device.
+
+pub mod sys;
+pub mod tap;
