@@ -3,3 +3,4 @@
 pub mod pcapng;
 pub mod sys;
 pub mod tap;
+pub mod template;
