@@ -92,7 +92,8 @@ impl Daemon {
         let mut next = 0;
         for (i, nic_config) in config.nics.iter().enumerate() {
             let pairs = usize::from(nic_config.queue_pairs);
-            let of_pair: Vec<_> = (0..pairs).map(|p| Arc::clone(&handles[(next + p) % handles.len()])).collect();
+            let of_pair: Vec<_> =
+                (0..pairs).map(|p| Arc::clone(&handles[(next + p) % handles.len()])).collect();
             next += pairs;
             let capture = daemon.capture(nic_config, &mut files)?;
             let nic = Arc::new(Nic::new(nic_config.clone(), of_pair, capture));
@@ -200,8 +201,11 @@ fn ports(nic: &Arc<Nic>, switch: Option<&(Arc<Switch>, usize)>) -> Result<Vec<Po
     }
     match &nic.config.port {
         PortConfig::Tap(name) => {
-            let config =
-                TapConfig { queues: pairs, mtu: Some(nic.config.mtu.into()), ..TapConfig::new(name.as_str()) };
+            let config = TapConfig {
+                queues: pairs,
+                mtu: Some(nic.config.mtu.into()),
+                ..TapConfig::new(name.as_str())
+            };
             let queues: Vec<_> = Tap::open(&config)?.into_iter().map(Arc::new).collect();
             nic.set_tap(Arc::clone(&queues[0]));
             Ok(queues.into_iter().map(|q| PortQueue::Tap(TapPort::new(q))).collect())
@@ -247,7 +251,8 @@ fn switches(nics: &[NicConfig]) -> Result<Vec<Option<(Arc<Switch>, usize)>>, Sta
 /// Tells each switch who its members are, in the order of their places.
 fn connect(switches: &[Option<(Arc<Switch>, usize)>], nics: &[Arc<Nic>]) {
     for (switch, _) in switches.iter().flatten() {
-        let on_it = |s: &Option<(Arc<Switch>, usize)>| s.as_ref().is_some_and(|(s, _)| Arc::ptr_eq(s, switch));
+        let on_it =
+            |s: &Option<(Arc<Switch>, usize)>| s.as_ref().is_some_and(|(s, _)| Arc::ptr_eq(s, switch));
         let members = switches.iter().zip(nics).filter(|(s, _)| on_it(s)).map(|(_, n)| Arc::downgrade(n));
         switch.connect(members.collect());
     }

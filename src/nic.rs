@@ -16,7 +16,7 @@ use crate::offload::Accepts;
 use crate::port::capture::Capture;
 use crate::port::tap::TapQueue;
 use crate::stats::{Named, NicCounters, NicStats, RxCounters, TxCounters};
-use crate::steer::{LearnTable, Steering};
+use crate::steer::{LearnTable, RuleSlot, Steering};
 use crate::trace::Trace;
 use crate::vhost::ring::{RingFault, RxRing, TxRing};
 
@@ -158,7 +158,7 @@ impl Nic {
         let rules = config.steer.filter_capacity as usize;
         Nic {
             steering: RwLock::new(Steering::new(&config.steer)),
-            learned: LearnTable::new(&config.learn),
+            learned: LearnTable::new(config.learn),
             rx: (0..pairs).map(|_| Slot::default()).collect(),
             tx: (0..pairs).map(|_| Slot::default()).collect(),
             rx_counters: (0..pairs).map(|_| RxCounters::default()).collect(),
@@ -242,13 +242,13 @@ impl Nic {
     }
 
     /// Hits of the rule in `slot`.
-    pub fn hits(&self, slot: u32) -> u64 {
-        self.rule_hits.iter().map(|w| w[slot as usize].load(Ordering::Relaxed)).sum()
+    pub fn hits(&self, slot: RuleSlot) -> u64 {
+        self.rule_hits.iter().map(|w| w[slot.0 as usize].load(Ordering::Relaxed)).sum()
     }
 
     /// A new rule is in `slot`: it has no hits yet.
-    pub fn reset_hits(&self, slot: u32) {
-        self.rule_hits.iter().for_each(|w| w[slot as usize].store(0, Ordering::Relaxed));
+    pub fn reset_hits(&self, slot: RuleSlot) {
+        self.rule_hits.iter().for_each(|w| w[slot.0 as usize].store(0, Ordering::Relaxed));
     }
 
     /// All counters.

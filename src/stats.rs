@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_named_snapshot_keeps_its_order() {
-        let json = serde_json::to_value(Named::new(TxCounters::NAMES, &TxCounters::default().values())).unwrap();
+        let json =
+            serde_json::to_value(Named::new(TxCounters::NAMES, &TxCounters::default().values())).unwrap();
         assert_eq!(json.as_object().unwrap().len(), TxCounters::NAMES.len());
         assert_eq!(json["kicks"], 0);
     }

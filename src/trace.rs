@@ -82,7 +82,7 @@ impl TraceRecord {
             time_ns: now.as_nanos() as u64,
             queue,
             reason: reason.into(),
-            rule,
+            rule: rule.map(|slot| slot.0),
             len,
             src_mac: h.src.to_string(),
             dst_mac: h.dst.to_string(),
@@ -102,7 +102,9 @@ impl TraceRecord {
 impl TraceFilter {
     /// Whether the record is wanted.
     pub fn matches(&self, r: &TraceRecord) -> bool {
-        let is = |wanted: Option<u16>, a: Option<u16>, b: Option<u16>| wanted.is_none() || a == wanted || b == wanted;
+        let is = |wanted: Option<u16>, a: Option<u16>, b: Option<u16>| {
+            wanted.is_none() || a == wanted || b == wanted
+        };
         is(self.queue, r.queue, r.queue)
             && is(self.port, r.src_port, r.dst_port)
             && self.reason.as_deref().is_none_or(|w| w == r.reason || (w == "drop" && r.queue.is_none()))
@@ -183,7 +185,7 @@ impl Trace {
 mod tests {
     use super::*;
     use crate::packet::parse;
-    use crate::steer::{DropReason, Reason};
+    use crate::steer::{DropReason, Reason, RuleSlot};
 
     fn queue(queue: u16) -> Verdict {
         Verdict::Queue { queue, reason: Reason::Rss, rule: None }
@@ -203,7 +205,7 @@ mod tests {
         trace.stop();
         assert!(trace.start(TraceFilter { reason: Some("drop".into()), ..TraceFilter::default() }));
         trace.record(&h, 60, queue(2));
-        trace.record(&h, 62, Verdict::Drop { reason: DropReason::Rule, rule: Some(7) });
+        trace.record(&h, 62, Verdict::Drop { reason: DropReason::Rule, rule: Some(RuleSlot(7)) });
         assert_eq!(trace.take(Duration::ZERO).0.iter().map(|r| r.rule).collect::<Vec<_>>(), [Some(7)]);
     }
 

@@ -8,7 +8,7 @@ pub mod tx;
 pub mod worker;
 
 use crate::steer::Tick;
-use crate::vhost::ring::{BATCH, MAX_FRAME};
+use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces};
 
 /// What a worker carries through the data plane: its identity, the time, and scratch memory.
 pub struct Context {
@@ -23,7 +23,7 @@ pub struct Context {
     /// Room for a frame that has to be worked on as a whole.
     frame: Box<[u8]>,
     /// Pieces of a frame for a system call.
-    pub iovecs: Vec<libc::iovec>,
+    pub pieces: Pieces,
 }
 
 impl Context {
@@ -36,7 +36,7 @@ impl Context {
             last: [0; 64],
             next: [0; BATCH],
             frame: vec![0; MAX_FRAME].into(),
-            iovecs: Vec::with_capacity(64),
+            pieces: Pieces::default(),
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::nic::{Nic, RxQueue};
 use crate::offload::{self, Accepts, BadOffload, Plan};
 use crate::stats::RxCounters;
 use crate::steer::{DropReason, Reason, Verdict};
-use crate::virtio::NetHeader;
 use crate::vhost::ring::{BATCH, FrameBatch, HEAD, RxRefused, Segment};
+use crate::virtio::NetHeader;
 
 /// End of a chain of frames.
 const END: u8 = BATCH as u8;
@@ -54,7 +54,7 @@ fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) ->
         left &= left - 1;
         let verdict = steering.classify(batch.headers(i), &nic.learned, cx.now);
         if let Verdict::Queue { rule: Some(slot), .. } | Verdict::Drop { rule: Some(slot), .. } = verdict {
-            let hits = &hits[slot as usize];
+            let hits = &hits[slot.0 as usize];
             hits.store(hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         match verdict {

@@ -17,8 +17,8 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::{Context, rx, tx};
 use crate::config::PollMode;
 use crate::nic::Nic;
-use crate::port::{Port, PortQueue};
 use crate::port::sys;
+use crate::port::{Port, PortQueue};
 use crate::steer::Tick;
 use crate::vhost::ring::BatchStore;
 
@@ -44,7 +44,7 @@ impl WorkerHandle {
     /// # Errors
     /// When there are no descriptors to be had.
     pub fn new(id: usize) -> io::Result<Self> {
-        let epoll = sys::own(epoll::create(true)?);
+        let epoll = sys::epoll()?;
         let wake = EventFd::new(EFD_NONBLOCK)?;
         epoll::ctl(
             epoll.as_raw_fd(),
@@ -73,7 +73,12 @@ impl WorkerHandle {
     /// No longer waits for it. Needed before it is closed: the front end has the same eventfd open.
     pub fn unwatch(&self, kick: &impl AsRawFd) {
         let fd = kick.as_raw_fd();
-        let _ = epoll::ctl(self.epoll.as_raw_fd(), ControlOptions::EPOLL_CTL_DEL, fd, Event::new(Events::empty(), 0));
+        let _ = epoll::ctl(
+            self.epoll.as_raw_fd(),
+            ControlOptions::EPOLL_CTL_DEL,
+            fd,
+            Event::new(Events::empty(), 0),
+        );
     }
 
     /// Makes it look at everything again.
@@ -125,7 +130,12 @@ impl Worker {
     ///
     /// # Errors
     /// When descriptors are not to be had.
-    pub fn new(handle: Arc<WorkerHandle>, sources: Vec<Source>, poll: PollMode, start: Instant) -> io::Result<Self> {
+    pub fn new(
+        handle: Arc<WorkerHandle>,
+        sources: Vec<Source>,
+        poll: PollMode,
+        start: Instant,
+    ) -> io::Result<Self> {
         let timer = sys::timerfd()?;
         let add = |fd: BorrowedFd<'_>, token| {
             let event = Event::new(Events::EPOLLIN, token);
@@ -139,7 +149,17 @@ impl Worker {
         }
         let events = vec![Event::new(Events::empty(), 0); 64];
         let cx = Context::new(handle.id);
-        Ok(Worker { handle, sources, poll, store: BatchStore::default(), cx, start, timer, timer_set: false, events })
+        Ok(Worker {
+            handle,
+            sources,
+            poll,
+            store: BatchStore::default(),
+            cx,
+            start,
+            timer,
+            timer_set: false,
+            events,
+        })
     }
 
     /// Works until it is stopped.
@@ -254,16 +274,19 @@ impl Worker {
                 0
             }
         };
-        for event in &self.events[..n] {
-            match event.data {
+        for i in 0..n {
+            let token = self.events[i].data;
+            match token {
                 WAKE => {
                     let _ = self.handle.wake.read();
+                    // What changed may be that a port without a descriptor has somebody to send to.
+                    self.sources.iter_mut().for_each(|s| s.readable = true);
                 }
                 TIMER => {
                     let _ = sys::read_counter(self.timer.as_fd());
                     self.sources.iter_mut().for_each(|s| s.readable |= s.port.due().is_some());
                 }
-                token if token & PORT != 0 => self.sources[(token & !PORT) as usize].readable = true,
+                port if port & PORT != 0 => self.sources[(port & !PORT) as usize].readable = true,
                 kick => self.kicked(kick),
             }
         }

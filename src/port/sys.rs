@@ -88,6 +88,11 @@ pub fn writev(fd: BorrowedFd<'_>, buffers: RawIoVecs<'_>) -> io::Result<Option<u
 
 // ---- events and timers ----
 
+/// A new epoll instance.
+pub fn epoll() -> io::Result<OwnedFd> {
+    owned(epoll::create(true)?)
+}
+
 /// A non-blocking eventfd with the count 0.
 pub fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.

@@ -34,7 +34,7 @@ impl TapPort {
     fn write(&self, batch: &FrameBatch<'_>, i: usize, cx: &mut Context) -> bool {
         let header = tx_header(batch.frame(i).net).to_bytes();
         let written = if batch.tail(i).len() + 2 <= MAX_PIECES {
-            self.queue.write_raw(batch.iovecs(i, &header, &mut cx.iovecs))
+            self.queue.write_raw(batch.iovecs(i, &header, &mut cx.pieces))
         } else {
             let mut whole = vec![0; NetHeader::SIZE + batch.frame(i).len()];
             whole[..NetHeader::SIZE].copy_from_slice(&header);

@@ -269,7 +269,10 @@ fn check_id(what: &str, id: u32, limit: u32) -> Result<(), FilterError> {
     if id < limit {
         return Ok(());
     }
-    Err(FilterError::Invalid(format!("There is no {what} {id}: ids go from 0 to {}", limit.saturating_sub(1))))
+    Err(FilterError::Invalid(format!(
+        "There is no {what} {id}: ids go from 0 to {}",
+        limit.saturating_sub(1)
+    )))
 }
 
 fn check_action(action: Action, queue_pairs: u16) -> Result<(), FilterError> {

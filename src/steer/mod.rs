@@ -29,8 +29,8 @@ pub use key::{Mask, Match};
 pub use learn::{LearnConfig, LearnStats, LearnTable, Tick};
 pub use ntuple::{FlowType, Masked, NtupleSpec};
 pub use rss::{
-    DEFAULT_KEY, HashReport, KEY_MAX, KEY_MIN, Rss, RssConfig, RssError, RssKey, TABLE_DEFAULT, TABLE_MAX, Toeplitz,
-    hash_type,
+    DEFAULT_KEY, HashReport, KEY_MAX, KEY_MIN, Rss, RssConfig, RssError, RssKey, TABLE_DEFAULT, TABLE_MAX,
+    Toeplitz, hash_type,
 };
 pub use rxmode::{RxFilter, RxMode, VlanFilter};
 pub use tuple::{Action, RuleSlot};
@@ -193,7 +193,9 @@ impl Steering {
             return Verdict::Drop { reason, rule: None };
         }
         match self.filters.lookup(h) {
-            Some((slot, Action::Drop)) => return Verdict::Drop { reason: DropReason::Rule, rule: Some(slot) },
+            Some((slot, Action::Drop)) => {
+                return Verdict::Drop { reason: DropReason::Rule, rule: Some(slot) };
+            }
             Some((slot, Action::Queue(queue))) if self.is_enabled(queue) => {
                 return Verdict::Queue { queue, reason: Reason::Filter, rule: Some(slot) };
             }

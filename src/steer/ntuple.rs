@@ -205,7 +205,9 @@ impl NtupleSpec {
             -1 => Ok(Action::Drop),
             queue => match u16::try_from(queue) {
                 Ok(queue) => Ok(Action::Queue(queue)),
-                Err(_) => Err(FilterError::Invalid(format!("There is no action {queue}: -1 drops, else a queue"))),
+                Err(_) => {
+                    Err(FilterError::Invalid(format!("There is no action {queue}: -1 drops, else a queue")))
+                }
             },
         }
     }
@@ -275,8 +277,11 @@ impl FilterTable {
 
     /// Deletes the ntuple rule at a location and returns it.
     pub fn remove_ntuple(&mut self, loc: u32) -> Result<NtupleSpec, FilterError> {
-        let (slot, spec) =
-            self.ntuple.rules.remove(&loc).ok_or(FilterError::NotFound { what: "rule at location", id: loc })?;
+        let (slot, spec) = self
+            .ntuple
+            .rules
+            .remove(&loc)
+            .ok_or(FilterError::NotFound { what: "rule at location", id: loc })?;
         self.space.remove(slot);
         self.ntuple.cursor = self.ntuple.cursor.max(loc + 1);
         Ok(spec)

@@ -24,9 +24,9 @@ pub const TABLE_DEFAULT: usize = 128;
 
 /// The key of the published verification suite, the default of most NICs.
 pub const DEFAULT_KEY: [u8; KEY_MIN] = [
-    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
-    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
-    0x01, 0xfa,
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
+    0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
+    0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
 
 /// Hash-type bits (5.1.6.4.3 and 5.1.6.5.7.1).
@@ -175,12 +175,18 @@ impl Toeplitz {
     /// The contribution of the eight bytes of `word` (the first in its top bits) at `position`.
     #[inline]
     fn word(&self, position: usize, word: u64) -> u32 {
-        word.to_be_bytes().iter().zip(&self.bytes[position..position + 8]).fold(0, |sum, (&b, t)| sum ^ t[usize::from(b)])
+        word.to_be_bytes()
+            .iter()
+            .zip(&self.bytes[position..position + 8])
+            .fold(0, |sum, (&b, t)| sum ^ t[usize::from(b)])
     }
 
     #[inline]
     fn half(&self, position: usize, half: u32) -> u32 {
-        half.to_be_bytes().iter().zip(&self.bytes[position..position + 4]).fold(0, |sum, (&b, t)| sum ^ t[usize::from(b)])
+        half.to_be_bytes()
+            .iter()
+            .zip(&self.bytes[position..position + 4])
+            .fold(0, |sum, (&b, t)| sum ^ t[usize::from(b)])
     }
 
     #[inline]
@@ -283,7 +289,9 @@ impl Rss {
         let target = |queue: u16| enabled.iter().copied().find(|&q| u16::from(q) == queue);
         self.effective = match &self.config.table {
             None => (0..self.default_len).map(spread).collect(),
-            Some(table) => table.iter().enumerate().map(|(i, &q)| target(q).unwrap_or_else(|| spread(i))).collect(),
+            Some(table) => {
+                table.iter().enumerate().map(|(i, &q)| target(q).unwrap_or_else(|| spread(i))).collect()
+            }
         };
         self.unclassified = target(self.config.unclassified).unwrap_or_else(|| spread(0));
     }

@@ -215,7 +215,9 @@ impl TupleSpace {
         let rank = rank.0 | u64::from(tuple);
         let tag = self.tag(key, tuple);
         let place = self.find(tag, |line| line.key == *key && line.tuple() == tuple);
-        let chain = place.map(|at| self.chain_position(self.index[at] as u32 - 1, rank).ok_or(Full::SameKey)).transpose()?;
+        let chain = place
+            .map(|at| self.chain_position(self.index[at] as u32 - 1, rank).ok_or(Full::SameKey))
+            .transpose()?;
 
         // Nothing can fail from here on.
         let slot = self.free.pop().unwrap_or_else(|| {

@@ -75,7 +75,11 @@ impl MemRegionBitmap for RegionLog {
     fn new<R: GuestMemoryRegion>(region: &R, logmem: Arc<MmapLogReg>) -> io::Result<Self> {
         // The crate's bitmap is made only for its check that the log covers the region.
         AtomicBitmapMmap::new(region, Arc::clone(&logmem))?;
-        Ok(RegionLog { pages: logmem, region_start: region.start_addr().raw_value(), region_len: region.len() })
+        Ok(RegionLog {
+            pages: logmem,
+            region_start: region.start_addr().raw_value(),
+            region_len: region.len(),
+        })
     }
 }
 

@@ -22,8 +22,8 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::nic::Nic;
 use backend::NetBackend;
-pub use socket::{Endpoint, EndpointError, Socket};
 use socket::Peer;
+pub use socket::{Endpoint, EndpointError, Socket};
 use stop::Stop;
 use vring::Connection;
 
@@ -104,7 +104,8 @@ fn connect(nic: &Arc<Nic>, peer: Peer, stop: &Stop) -> Result<(), DaemonError> {
     let ended = stop.guard(move || shutdown.as_ref().map_or((), ShutdownHandle::shutdown), || daemon.wait());
     connection.close();
     match ended {
-        Ok(()) | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => {
+        Ok(())
+        | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => {
             info!("{}: front end disconnected", nic.name());
         }
         Err(DaemonError::HandleRequest(e)) => warn!(

@@ -63,7 +63,10 @@ pub struct Socket {
 #[derive(Debug)]
 enum Kind {
     /// The path is removed at the end, if it still is this inode.
-    Listening { listener: UnixListener, path: Option<(PathBuf, u64)> },
+    Listening {
+        listener: UnixListener,
+        path: Option<(PathBuf, u64)>,
+    },
     Connecting(PathBuf),
     Connected(Option<UnixStream>),
 }
@@ -113,10 +116,13 @@ impl Socket {
                     return Some(Peer::Accept(listener.into()));
                 }
             },
-            Kind::Connecting(path) => (!stop.is_requested()).then(|| Peer::Connect(path.to_string_lossy().into_owned())),
+            Kind::Connecting(path) => {
+                (!stop.is_requested()).then(|| Peer::Connect(path.to_string_lossy().into_owned()))
+            }
             Kind::Connected(stream) => {
                 // The crate accepts or connects; it does not take a connection that is there already.
-                let listener = relay::start(stream.take()?).inspect_err(|e| warn!("The connection is lost: {e}"));
+                let listener =
+                    relay::start(stream.take()?).inspect_err(|e| warn!("The connection is lost: {e}"));
                 Some(Peer::Accept(listener.ok()?.into()))
             }
         }

@@ -21,9 +21,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::dirty::DirtyLog;
 use super::ring::{Memory, RingFault, RingSetup, RxRing, TxRing};
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
-use crate::virtio::{
-    F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader,
-};
+use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
 
 /// Guest memory as the crate holds it.
 pub type GuestMemory = GuestMemoryAtomic<GuestMemoryMmap<DirtyLog>>;
@@ -180,7 +178,8 @@ impl NetVring {
             header_len: if has(F_VERSION_1 | F_MRG_RXBUF) { NetHeader::SIZE } else { NetHeader::SIZE - 2 },
             ..c.setup
         };
-        let notifier = |f: &Option<File>| f.as_ref().map(File::try_clone).transpose().map(|f| f.map(Notifier));
+        let notifier =
+            |f: &Option<File>| f.as_ref().map(File::try_clone).transpose().map(|f| f.map(Notifier));
         let memory = Arc::clone(&self.cell.connection.memory.lock().unwrap());
         let (call, err) = (notifier(&c.call)?, notifier(&c.err)?);
         let i = self.pair();

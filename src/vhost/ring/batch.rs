@@ -81,7 +81,15 @@ pub struct Frame {
 impl Frame {
     const EMPTY: Frame = Frame {
         head: [0; HEAD],
-        net: NetHeader { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0, num_buffers: 0 },
+        net: NetHeader {
+            flags: 0,
+            gso_type: 0,
+            hdr_len: 0,
+            gso_size: 0,
+            csum_start: 0,
+            csum_offset: 0,
+            num_buffers: 0,
+        },
         len: 0,
         head_len: 0,
         first_segment: 0,
@@ -250,13 +258,20 @@ impl<'m> FrameBatch<'m> {
     }
 }
 
+/// Scratch for [`FrameBatch::iovecs`].
+#[derive(Default)]
+pub struct Pieces(Vec<libc::iovec>);
+
+// SAFETY: the pointers mean something only as long as the RawIoVecs that were made of them, which borrows the whole.
+unsafe impl Send for Pieces {}
+
 impl FrameBatch<'_> {
-    /// Frame `i` behind `header`, for one `writev(2)`. `vecs` is scratch.
+    /// Frame `i` behind `header`, for one `writev(2)`.
     pub fn iovecs<'v>(
         &'v self,
         i: usize,
         header: &'v [u8; NetHeader::SIZE],
-        vecs: &'v mut Vec<libc::iovec>,
+        Pieces(vecs): &'v mut Pieces,
     ) -> RawIoVecs<'v> {
         vecs.clear();
         vecs.push(Segment::from_slice(header).as_iovec());

@@ -20,7 +20,7 @@ mod rx;
 mod split;
 mod tx;
 
-pub use batch::{BATCH, BatchStore, Frame, FrameBatch, HEAD, Segment};
+pub use batch::{BATCH, BatchStore, Frame, FrameBatch, HEAD, Pieces, Segment};
 pub use memory::Memory;
 pub use rx::{RxRefused, RxRing};
 pub use split::{RingFault, RingSetup};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::batch::{BATCH, HEAD, Segment};
 use super::chain::{self, BadChain};
 use super::memory::Memory;
-use super::{copy_head, prefetch};
 use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
+use super::{copy_head, prefetch};
 use crate::virtio::NetHeader;
 
 /// Why a frame did not get into the ring.
@@ -76,7 +76,13 @@ impl RxRing {
     /// # Errors
     /// See [`RxRefused`]; the frame was not delivered and buffers that would have served it are still there.
     #[inline]
-    pub fn push(&mut self, net: NetHeader, head: &[u8], tail: &[Segment<'_>], len: usize) -> Result<(), RxRefused> {
+    pub fn push(
+        &mut self,
+        net: NetHeader,
+        head: &[u8],
+        tail: &[Segment<'_>],
+        len: usize,
+    ) -> Result<(), RxRefused> {
         assert!(head.len() <= HEAD);
         debug_assert_eq!(head.len() + tail.iter().map(|s| s.len()).sum::<usize>(), len);
         if self.ring.available(1).map_err(RxRefused::Broken)? == 0 {
