@@ -499,6 +499,14 @@ mod tests {
     }
 
     #[test]
+    fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
+        let mut t = Template::new(&config("flows=200k"));
+        let sums: HashSet<_> = (0..200_000).map(|flow| t.stamp(flow)[40..42].to_vec()).collect();
+        assert!(!sums.contains(&vec![0, 0]));
+        assert!(sums.contains(&vec![0xff, 0xff]));
+    }
+
+    #[test]
     fn mac_addresses_are_local_and_the_receiver_can_be_set() {
         let mut t = Template::new(&GenConfig::default());
         for mac in [&t.stamp(0)[..6].to_vec(), &t.stamp(0)[6..12].to_vec()] {
