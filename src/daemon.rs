@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -72,6 +74,8 @@ pub struct Daemon {
     sessions: Vec<Session>,
     workers: Vec<(Arc<WorkerHandle>, JoinHandle<()>)>,
     captures: Vec<Arc<CaptureFile>>,
+    /// Hung up as soon as no session holds the other end.
+    ended: UnixStream,
 }
 
 impl Daemon {
@@ -86,7 +90,9 @@ impl Daemon {
         let handles = (0..config.cpus.len().max(1))
             .map(|i| Ok(Arc::new(WorkerHandle::new(i).map_err(system("No descriptor for a worker"))?)))
             .collect::<Result<Vec<_>, StartError>>()?;
-        let mut daemon = Daemon { nics: vec![], sessions: vec![], workers: vec![], captures: vec![] };
+        let (ended, alive) = UnixStream::pair().map_err(system("No descriptor for the NICs"))?;
+        let alive = Arc::new(alive);
+        let mut daemon = Daemon { nics: vec![], sessions: vec![], workers: vec![], captures: vec![], ended };
         let mut sources: Vec<Vec<Source>> = handles.iter().map(|_| Vec::new()).collect();
         let mut files = HashMap::new();
         let mut next = 0;
@@ -109,7 +115,8 @@ impl Daemon {
             daemon.start_worker(handle, sources, config, start)?;
         }
         for (nic, socket) in daemon.nics.iter().zip(sockets) {
-            let session = Session::start(Arc::clone(nic), socket).map_err(system("No thread for a NIC"))?;
+            let session = Session::start(Arc::clone(nic), socket, Arc::clone(&alive))
+                .map_err(system("No thread for a NIC"))?;
             daemon.sessions.push(session);
         }
         Ok(daemon)
@@ -172,6 +179,11 @@ impl Daemon {
     /// Whether any NIC may still get a front end.
     pub fn is_serving(&self) -> bool {
         self.sessions.iter().any(Session::is_alive)
+    }
+
+    /// Readable (hung up) once no NIC may get a front end any more.
+    pub fn ended_fd(&self) -> RawFd {
+        self.ended.as_raw_fd()
     }
 
     /// Writes out what captures have in memory.

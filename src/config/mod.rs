@@ -1,4 +1,15 @@
 //! Typed configuration: the only place where strings become types.
+//!
+//! Flags and files both end in [`Settings`], which know what was said and what was not; [`Settings::build`] checks
+//! them together and fills in the rest.
+
+mod features;
+mod nic;
+mod settings;
+
+pub use features::{FeatureEdits, resolve_features};
+pub use nic::{MTU_MAX, MTU_MIN, NicSettings};
+pub use settings::{ConfigError, CpuList, Settings};
 
 use std::path::PathBuf;
 use std::time::Duration;
