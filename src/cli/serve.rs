@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use clap::Args;
-use flownic::config::{Config, CpuList, FeatureEdits, NicSettings, PollMode, Settings};
+use flownic::config::{Config, ConfigError, CpuList, FeatureEdits, NicSettings, PollMode, Settings};
 use flownic::daemon::Daemon;
 use flownic::port::sys_socket::poll_readable;
 use flownic::vhost::Endpoint;
@@ -43,6 +43,9 @@ pub(super) struct Serve {
     /// Record all frames of all NICs in this pcapng file.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+    /// Settings in a TOML file; flags go before it, and --nic adds to its NICs.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print what this back end is as JSON, and exit.
     #[arg(long)]
     print_capabilities: bool,
@@ -88,7 +91,7 @@ impl OneNic {
                     .into(),
             ));
         }
-        let usage = |e: flownic::config::ConfigError| Failure::Usage(e.to_string());
+        let usage = |e: ConfigError| Failure::Usage(e.to_string());
         let mut nic = NicSettings::named("n0").map_err(usage)?;
         for (key, value) in given {
             if let Some(value) = value {
@@ -110,7 +113,10 @@ impl Serve {
             features: self.features,
             capture: self.capture,
         };
-        flags.build().map_err(|e| Failure::Usage(e.to_string()))
+        let usage = |e: ConfigError| Failure::Usage(e.to_string());
+        let file =
+            self.config.map_or(Ok(Settings::default()), |path| Settings::from_file(&path)).map_err(usage)?;
+        flags.or(file).build().map_err(usage)
     }
 
     pub(super) fn run(self) -> Result<(), Failure> {

@@ -4,8 +4,11 @@
 //! them together and fills in the rest.
 
 mod features;
+mod file;
 mod nic;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 pub use features::{FeatureEdits, resolve_features};
 pub use nic::{MTU_MAX, MTU_MIN, NicSettings};
