@@ -20,6 +20,7 @@ use crate::port::link::{MAX_MEMBERS, Switch};
 use crate::port::sys;
 use crate::port::tap::{Tap, TapConfig, TapError};
 use crate::port::{Generator, LinkPort, PortQueue, Reflector, TapPort};
+use crate::steer::Tick;
 use crate::vhost::{EndpointError, Session, Socket};
 
 /// Why it can't start.
@@ -74,6 +75,8 @@ pub struct Daemon {
     sessions: Vec<Session>,
     workers: Vec<(Arc<WorkerHandle>, JoinHandle<()>)>,
     captures: Vec<Arc<CaptureFile>>,
+    /// Origin of the workers' coarse time.
+    start: Instant,
     /// Hung up as soon as no session holds the other end.
     ended: UnixStream,
 }
@@ -92,7 +95,9 @@ impl Daemon {
             .collect::<Result<Vec<_>, StartError>>()?;
         let (ended, alive) = UnixStream::pair().map_err(system("No descriptor for the NICs"))?;
         let alive = Arc::new(alive);
-        let mut daemon = Daemon { nics: vec![], sessions: vec![], workers: vec![], captures: vec![], ended };
+        let start = Instant::now();
+        let mut daemon =
+            Daemon { nics: vec![], sessions: vec![], workers: vec![], captures: vec![], start, ended };
         let mut sources: Vec<Vec<Source>> = handles.iter().map(|_| Vec::new()).collect();
         let mut files = HashMap::new();
         let mut next = 0;
@@ -110,7 +115,6 @@ impl Daemon {
             daemon.nics.push(nic);
         }
         connect(&switches, &daemon.nics);
-        let start = Instant::now();
         for (handle, sources) in handles.iter().zip(sources) {
             daemon.start_worker(handle, sources, config, start)?;
         }
@@ -174,6 +178,11 @@ impl Daemon {
     /// The NIC of that name.
     pub fn nic(&self, name: &str) -> Option<&Arc<Nic>> {
         self.nics.iter().find(|n| n.name() == name)
+    }
+
+    /// The time on the workers' clock.
+    pub fn now(&self) -> Tick {
+        Tick::from_secs(self.start.elapsed().as_secs())
     }
 
     /// Whether any NIC may still get a front end.

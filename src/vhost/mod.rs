@@ -13,6 +13,7 @@ pub mod vring;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -104,9 +105,11 @@ fn connect(nic: &Arc<Nic>, peer: Peer, stop: &Stop) -> Result<(), DaemonError> {
     }
     info!("{}: front end connected", nic.name());
     nic.counters.connections.add(1);
+    nic.connected.store(true, Ordering::Relaxed);
     let shutdown = daemon.shutdown_handle();
     let ended = stop.guard(move || shutdown.as_ref().map_or((), ShutdownHandle::shutdown), || daemon.wait());
     connection.close();
+    nic.connected.store(false, Ordering::Relaxed);
     match ended {
         Ok(())
         | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => {
