@@ -164,7 +164,9 @@ impl FlowKey {
     /// A flow from its parts; `None` if the addresses are of different families.
     pub fn new(src: IpAddr, dst: IpAddr, protocol: u8, ports: (u16, u16)) -> Option<Self> {
         let (addr, l3) = match (src, dst) {
-            (IpAddr::V4(s), IpAddr::V4(d)) => ([u64::from(s.to_bits()) << 32 | u64::from(d.to_bits()), 0, 0, 0], L3::V4),
+            (IpAddr::V4(s), IpAddr::V4(d)) => {
+                ([u64::from(s.to_bits()) << 32 | u64::from(d.to_bits()), 0, 0, 0], L3::V4)
+            }
             (IpAddr::V6(s), IpAddr::V6(d)) => {
                 let ([a, b], [c, d]) = (halves(s), halves(d));
                 ([a, b, c, d], L3::V6)
@@ -430,7 +432,13 @@ fn extensions(frame: &Frame, mut at: usize, end: usize, h: &mut Headers) {
 }
 
 /// The first bytes of an extension header of `size` bytes, if packet, frame and snapshot hold all of it.
-fn extension<'a>(frame: &Frame<'a>, at: usize, size: usize, end: usize, h: &mut Headers) -> Option<&'a [u8; 8]> {
+fn extension<'a>(
+    frame: &Frame<'a>,
+    at: usize,
+    size: usize,
+    end: usize,
+    h: &mut Headers,
+) -> Option<&'a [u8; 8]> {
     if at + size > end.min(frame.len) {
         h.malformed.get_or_insert(Malformed::Extension);
         return None;
@@ -672,7 +680,8 @@ mod tests {
             assert_eq!((h.protocol, h.ports, h.malformed), (protocol, None, None));
         }
         // A header that claims to be longer than the packet.
-        let h = Frame { extensions: vec![(PROTO_DEST_OPTS, vec![0, 9, 1, 4, 0, 0, 0, 0])], ..udp6() }.headers();
+        let h =
+            Frame { extensions: vec![(PROTO_DEST_OPTS, vec![0, 9, 1, 4, 0, 0, 0, 0])], ..udp6() }.headers();
         assert_eq!((h.ports, h.malformed, h.protocol), (None, Some(Malformed::Extension), PROTO_DEST_OPTS));
     }
 
@@ -680,13 +689,21 @@ mod tests {
     fn no_fragment_has_ports() {
         for fragment in [0x2000, 0x2001, 0x0001, 0x1fff] {
             let h = Frame { fragment, ..tcp4() }.headers();
-            assert_eq!((h.fragment, h.ports, h.flow(), h.protocol), (true, None, None, PROTO_TCP), "{fragment:#x}");
+            assert_eq!(
+                (h.fragment, h.ports, h.flow(), h.protocol),
+                (true, None, None, PROTO_TCP),
+                "{fragment:#x}"
+            );
         }
         assert_eq!(Frame { fragment: 0, ..tcp4() }.headers().ports, Some((40000, 80)));
         for offset in [[0, 1], [0, 9], [0, 8], [0, 0]] {
             let header = vec![0, 0, offset[0], offset[1], 0, 0, 0, 1];
             let h = Frame { extensions: vec![(PROTO_FRAGMENT, header)], ..udp6() }.headers();
-            assert_eq!((h.fragment, h.ports, h.protocol, h.l4_offset), (true, None, PROTO_UDP, None), "{offset:?}");
+            assert_eq!(
+                (h.fragment, h.ports, h.protocol, h.l4_offset),
+                (true, None, PROTO_UDP, None),
+                "{offset:?}"
+            );
         }
     }
 
@@ -793,15 +810,14 @@ mod tests {
                 let base = if v6 { udp6() } else { tcp4() };
                 Frame { extensions, tags, protocol, options: options * 4, payload, ..base }.bytes()
             });
-        let broken = (frame, prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)).prop_map(
-            |(mut b, changes)| {
+        let broken = (frame, prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4))
+            .prop_map(|(mut b, changes)| {
                 for (at, value) in changes {
                     let at = at.index(b.len());
                     b[at] = value;
                 }
                 b
-            },
-        );
+            });
         prop_oneof![1 => prop::collection::vec(any::<u8>(), 0..160), 4 => broken]
     }
 
