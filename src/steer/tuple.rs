@@ -182,7 +182,7 @@ impl TupleSpace {
                 if (entry >> 32) as u32 == tag {
                     let slot = entry as u32 - 1;
                     let line = &self.lines[slot as usize];
-                    if line.key == masked && line.tuple() == tuple.id {
+                    if line.key.same(&masked) && line.tuple() == tuple.id {
                         if line.rank > best {
                             (best, found) = (line.rank, slot);
                         }
