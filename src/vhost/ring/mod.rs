@@ -30,6 +30,9 @@ pub use tx::TxRing;
 /// option, behind an Ethernet header with two VLAN tags.
 pub const MAX_FRAME: usize = 14 + 8 + 40 + 65535;
 
+/// The shortest thing that is a frame: an Ethernet header.
+pub const MIN_FRAME: usize = 14;
+
 /// Asks the processor for a cache line that will be read soon.
 #[inline(always)]
 fn prefetch<T>(p: *const T) {

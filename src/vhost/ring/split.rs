@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use thiserror::Error;
 
+use super::batch::BATCH;
 use super::memory::Memory;
 use super::prefetch;
 
@@ -240,6 +241,16 @@ impl SplitRing {
     #[inline(always)]
     pub(super) fn prefetch_desc(&self, index: u16) {
         prefetch(self.desc.wrapping_add(2 * (index & self.mask) as usize));
+    }
+
+    /// Fetches the descriptors of the next burst, as far as the guest is known to have made it available.
+    #[inline(always)]
+    pub(super) fn prefetch_next(&self) {
+        let known = self.avail_seen.wrapping_sub(self.next_avail);
+        for i in 0..known.min(BATCH as u16) {
+            let entry = self.next_avail.wrapping_add(i) & self.mask;
+            self.prefetch_desc(self.avail_at(2 + entry as usize).load(Ordering::Relaxed));
+        }
     }
 
     /// Takes `n` entries.
