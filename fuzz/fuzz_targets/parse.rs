@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use flownic::packet::{L3, parse};
-use flownic::steer::{FlowType, LearnConfig, LearnTable, Masked, NtupleSpec, SteerConfig, Steering, Tick, Verdict};
+use flownic::steer::{
+    FlowType, LearnConfig, LearnTable, Masked, NtupleSpec, SteerConfig, Steering, Tick, Verdict,
+};
 use libfuzzer_sys::fuzz_target;
 
 const ENABLED: u64 = 0b0110;
