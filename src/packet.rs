@@ -826,6 +826,13 @@ mod tests {
 
     proptest! {
         #[test]
+        fn nothing_remains_of_the_frame_before(b in plausible(), before in plausible()) {
+            let mut h = whole(&before);
+            parse_into(&mut h, &b, b.len());
+            prop_assert_eq!(h, whole(&b));
+        }
+
+        #[test]
         fn a_longer_snapshot_only_adds(b in plausible(), extra in 0..64usize) {
             let frame_len = b.len() + extra;
             let full = parse(&b, frame_len);
