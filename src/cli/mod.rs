@@ -1,11 +1,13 @@
 //! Commands: each file has the flags of one and does what it says.
 
+mod ctl;
 mod serve;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
+use flownic::control::ControlError;
 use log::LevelFilter;
 
 /// A NIC made of software: a vhost-user-net back end with flow steering and RSS.
@@ -22,6 +24,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
+    Ctl(ctl::Ctl),
 }
 
 /// Why a command ends without having done its work.
@@ -30,6 +33,12 @@ enum Failure {
     Usage(String),
     /// It could not be done.
     Failed(String),
+    /// A running flownic refuses.
+    Refused(ControlError),
+    /// The same as JSON.
+    Json(String),
+    /// Nobody is there to hear why.
+    Quiet,
 }
 
 impl Failure {
@@ -55,14 +64,23 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     start_log(cli.verbose);
     let result = match cli.command {
         Command::Serve(serve) => serve.run(),
+        Command::Ctl(ctl) => ctl.run(),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Quiet) => ExitCode::SUCCESS,
         Err(Failure::Usage(e)) => {
             eprintln!("error: {e}\n\nFor more information, try '--help'.");
             ExitCode::from(2)
         }
         Err(Failure::Failed(e)) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Json(e)) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Refused(e)) => {
             eprintln!("error: {e}");
             ExitCode::FAILURE
         }

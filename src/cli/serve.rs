@@ -2,14 +2,17 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use flownic::config::{Config, ConfigError, CpuList, FeatureEdits, NicSettings, PollMode, Settings};
+use flownic::control::server::{Limits, Server};
+use flownic::control::{ENVIRONMENT, default_path};
 use flownic::daemon::Daemon;
 use flownic::port::sys_socket::poll_readable;
 use flownic::vhost::Endpoint;
-use log::info;
+use log::{info, warn};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::Failure;
@@ -34,9 +37,12 @@ pub(super) struct Serve {
     /// adaptive=USECS, or always [default: off].
     #[arg(long, value_name = "MODE")]
     poll: Option<PollMode>,
-    /// Path of the control socket.
-    #[arg(long, value_name = "PATH")]
+    /// Path of the control socket [default: flownic.sock in XDG_RUNTIME_DIR; for root without one, in /run].
+    #[arg(long, value_name = "PATH", env = ENVIRONMENT)]
     control: Option<PathBuf>,
+    /// No control socket.
+    #[arg(long)]
+    no_control: bool,
     /// Features of all NICs to switch off (or on again): -mrg_rxbuf,-event_idx; -all switches off all.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     features: Option<FeatureEdits>,
@@ -124,9 +130,11 @@ impl Serve {
             println!("{}", serde_json::json!({ "type": "net" }));
             return Ok(());
         }
+        let no_control = self.no_control;
         let config = self.config()?;
         let stop = signals().map_err(|e| Failure::failed(&e))?;
-        let daemon = Daemon::start(&config).map_err(|e| Failure::failed(&e))?;
+        let daemon = Arc::new(Daemon::start(&config).map_err(|e| Failure::failed(&e))?);
+        let _control = control(&daemon, &config, no_control)?;
         info!(
             "Ready: {}",
             config.nics.iter().map(|n| place(&n.name, &n.endpoint)).collect::<Vec<_>>().join(", ")
@@ -137,6 +145,27 @@ impl Serve {
             _ => info!("Stopping: the last front end is gone"),
         }
         Ok(())
+    }
+}
+
+/// The control socket. One that was asked for must be had; the usual one may be another process's.
+fn control(daemon: &Arc<Daemon>, config: &Config, none: bool) -> Result<Option<Server>, Failure> {
+    let start = |path: &Path| Server::start(Arc::clone(daemon), path, Limits::default());
+    let usual = match (&config.control, default_path()) {
+        _ if none => return Ok(None),
+        (Some(path), _) => return start(path).map(Some).map_err(|e| Failure::failed(&e)),
+        (None, Some(usual)) => usual,
+        (None, None) => return Ok(None),
+    };
+    match start(&usual) {
+        Ok(server) => {
+            info!("The control socket is {}", usual.display());
+            Ok(Some(server))
+        }
+        Err(e) => {
+            warn!("There is no control socket (say --control PATH for one elsewhere): {e}");
+            Ok(None)
+        }
     }
 }
 
