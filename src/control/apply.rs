@@ -1,9 +1,10 @@
 //! What requests do.
 
-use std::sync::Arc;
+use std::sync::{Arc, RwLockWriteGuard};
 
 use serde::{Serialize, Serializer};
 
+use super::flows::FlowRule;
 use super::protocol::{Code, ControlError, Request};
 use super::replies::{
     Done, FeatureList, FlowAdded, FlowList, LearnStatus, NicStatus, RssChange, RssStatus, SteeringMode,
@@ -74,47 +75,42 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
     match request {
         Request::Show { nic } => {
             let show = |n: &Arc<Nic>| status::show(n, daemon.now());
-            Ok(Reply::Show(some_or_all(nic)?.into_iter().map(show).collect()))
+            return Ok(Reply::Show(some_or_all(nic)?.into_iter().map(show).collect()));
         }
         Request::Stats { nic } => {
-            Ok(Reply::Stats(some_or_all(nic)?.into_iter().map(|n| n.stats()).collect()))
+            return Ok(Reply::Stats(some_or_all(nic)?.into_iter().map(|n| n.stats()).collect()));
         }
-        Request::ResetStats { nic } => done(find(nic)?.reset_stats()),
-        Request::Features { nic } => Ok(Reply::Features(status::features(find(nic)?))),
-        Request::FlowsList { nic } => Ok(Reply::Flows(status::flows(find(nic)?))),
-        Request::FlowsAdd { nic, rule } => {
-            let nic = find(nic)?;
-            change(nic, |steering| {
-                let (loc, slot) = steering.filters_mut().add_ntuple((*rule).into())?;
-                // The slot may have been another rule's. No worker counts a hit meanwhile.
-                nic.reset_hits(slot);
-                Ok(Reply::FlowAdded(FlowAdded { loc }))
-            })
+        Request::Features { nic } => return Ok(Reply::Features(status::features(find(nic)?))),
+        Request::FlowsList { nic } => return Ok(Reply::Flows(status::flows(find(nic)?))),
+        Request::FlowsAdd { nic, rule } => return add_rule(find(nic)?, *rule).map(Reply::FlowAdded),
+        Request::RssGet { nic } => return Ok(Reply::Rss(status::rss(find(nic)?))),
+        Request::LearnShow { nic } => return Ok(Reply::Learn(status::learn(find(nic)?, daemon.now()))),
+        Request::Trace { nic, filter, limit } => return watch(find(nic)?, filter, limit).map(Reply::Trace),
+        // What follows has nothing to say but that it was done.
+        Request::ResetStats { nic } => find(nic)?.reset_stats(),
+        Request::FlowsDel { nic, loc } => {
+            steering(find(nic)?).filters_mut().remove_ntuple(loc)?;
         }
-        Request::FlowsDel { nic, loc } => change(find(nic)?, |steering| {
-            steering.filters_mut().remove_ntuple(loc)?;
-            done(())
-        }),
-        Request::FlowsClear { nic } => {
-            change(find(nic)?, |steering| done(steering.filters_mut().clear_ntuples()))
-        }
-        Request::RssGet { nic } => Ok(Reply::Rss(status::rss(find(nic)?))),
-        Request::RssSet { nic, change: wanted } => change(find(nic)?, |steering| set_rss(steering, wanted)),
-        Request::LearnShow { nic } => Ok(Reply::Learn(status::learn(find(nic)?, daemon.now()))),
-        Request::LearnSet { nic, on } => change(find(nic)?, |steering| done(steering.set_learn(on))),
-        Request::LearnClear { nic, queue } => clear_learned(find(nic)?, queue),
-        Request::Trace { nic, filter, limit } => watch(find(nic)?, filter, limit),
-        Request::Link { nic, up } => done(find(nic)?.set_link(up)),
+        Request::FlowsClear { nic } => steering(find(nic)?).filters_mut().clear_ntuples(),
+        Request::RssSet { nic, change } => set_rss(&mut steering(find(nic)?), change)?,
+        Request::LearnSet { nic, on } => steering(find(nic)?).set_learn(on),
+        Request::LearnClear { nic, queue } => clear_learned(find(nic)?, queue)?,
+        Request::Link { nic, up } => find(nic)?.set_link(up),
     }
-}
-
-fn done((): ()) -> Result<Reply, ControlError> {
     Ok(Reply::Done(Done {}))
 }
 
-/// Changes a NIC's steering with no worker looking at it.
-fn change<T>(nic: &Nic, f: impl FnOnce(&mut Steering) -> Result<T, ControlError>) -> Result<T, ControlError> {
-    f(&mut nic.steering.write().expect("steering never panics"))
+/// A NIC's steering to change, with no worker looking at it meanwhile.
+fn steering(nic: &Nic) -> RwLockWriteGuard<'_, Steering> {
+    nic.steering.write().expect("steering never panics")
+}
+
+fn add_rule(nic: &Nic, rule: FlowRule) -> Result<FlowAdded, ControlError> {
+    let mut steering = steering(nic);
+    let (loc, slot) = steering.filters_mut().add_ntuple(rule.into())?;
+    // The slot may have been another rule's.
+    nic.reset_hits(slot);
+    Ok(FlowAdded { loc })
 }
 
 fn find<'a>(daemon: &'a Daemon, name: Option<&str>) -> Result<&'a Arc<Nic>, ControlError> {
@@ -151,7 +147,7 @@ impl From<RssError> for ControlError {
     }
 }
 
-fn set_rss(steering: &mut Steering, wanted: RssChange) -> Result<Reply, ControlError> {
+fn set_rss(steering: &mut Steering, wanted: RssChange) -> Result<(), ControlError> {
     let queues = steering.queue_pairs();
     let mut config: RssConfig = steering.rss().config().clone();
     if let Some(key) = &wanted.key {
@@ -189,7 +185,7 @@ fn set_rss(steering: &mut Steering, wanted: RssChange) -> Result<Reply, ControlE
             SteeringMode::Rss => Mode::Rss,
         });
     }
-    done(())
+    Ok(())
 }
 
 /// A table in which each queue has a share like its weight, as near as entries allow.
@@ -207,7 +203,7 @@ fn weighted(weights: &[u32], len: usize, queues: u16) -> Result<Vec<u16>, Contro
     Ok(table)
 }
 
-fn clear_learned(nic: &Nic, queue: Option<u16>) -> Result<Reply, ControlError> {
+fn clear_learned(nic: &Nic, queue: Option<u16>) -> Result<(), ControlError> {
     let queues = nic.config.queue_pairs;
     match queue {
         None => nic.learned.clear(),
@@ -219,10 +215,10 @@ fn clear_learned(nic: &Nic, queue: Option<u16>) -> Result<Reply, ControlError> {
             )));
         }
     }
-    done(())
+    Ok(())
 }
 
-fn watch(nic: &Arc<Nic>, filter: TraceFilter, limit: Option<u64>) -> Result<Reply, ControlError> {
+fn watch(nic: &Arc<Nic>, filter: TraceFilter, limit: Option<u64>) -> Result<Watch, ControlError> {
     let reasons = || Reason::ALL.iter().map(|r| r.name()).chain(DropReason::ALL.iter().map(|r| r.name()));
     if let Some(reason) = &filter.reason
         && reason != "drop"
@@ -237,5 +233,5 @@ fn watch(nic: &Arc<Nic>, filter: TraceFilter, limit: Option<u64>) -> Result<Repl
             format!("{} is being traced by somebody else", nic.name()),
         ));
     }
-    Ok(Reply::Trace(Watch { nic: Arc::clone(nic), limit: limit.unwrap_or(u64::MAX) }))
+    Ok(Watch { nic: Arc::clone(nic), limit: limit.unwrap_or(u64::MAX) })
 }

@@ -15,6 +15,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 pub use apply::{Reply, Watch, apply};
@@ -29,10 +30,11 @@ pub const ENVIRONMENT: &str = "FLOWNIC_CONTROL";
 /// nowhere for others, since nobody owns a name in `/tmp`.
 pub fn default_path() -> Option<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()).map(PathBuf::from);
-    let is_root = || {
-        use std::os::unix::fs::MetadataExt;
-        std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
-    };
     let folder = runtime.or_else(|| is_root().then(|| "/run".into()))?;
     Some(folder.join("flownic.sock"))
+}
+
+/// Whether this process is root's.
+pub fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }

@@ -184,7 +184,7 @@ pub fn parse_call(line: &[u8]) -> (Value, Result<Request, ControlError>) {
         return (raw.id, protocol(format!("Version {} is not known here, {VERSION} is", raw.version)));
     }
     let request = serde_json::from_value(raw.request)
-        .or_else(|e| Err(ControlError::new(Code::Invalid, format!("The request makes no sense: {e}"))));
+        .map_err(|e| ControlError::new(Code::Invalid, format!("The request makes no sense: {e}")));
     (raw.id, request)
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use flownic::control::client::{Client, ClientError};
+use flownic::control::client::Client;
 use flownic::control::replies::*;
 use flownic::control::{ENVIRONMENT, Request, default_path};
 use flownic::stats::NicStats;
@@ -139,22 +139,6 @@ fn seconds(s: &str) -> Result<Duration, String> {
 struct Session {
     client: Client,
     json: bool,
-}
-
-impl From<ClientError> for Failure {
-    fn from(e: ClientError) -> Self {
-        match e {
-            ClientError::Refused(e) => Failure::Refused(e),
-            e => Failure::failed(&e),
-        }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(e: io::Error) -> Self {
-        // Whoever read our output has had enough.
-        if e.kind() == io::ErrorKind::BrokenPipe { Failure::Quiet } else { Failure::failed(&e) }
-    }
 }
 
 impl Ctl {

@@ -152,9 +152,8 @@ pub(super) fn rss(r: RssStatus) -> String {
 fn indirection(what: &str, table: &[u16]) -> String {
     let mut text = format!("  {what}, {} entries:\n", table.len());
     for (i, row) in table.chunks(16).enumerate() {
-        let _ = write!(text, "  {:>5}:", i * 16);
-        row.iter().for_each(|q| drop(write!(text, " {q:>2}")));
-        text.push('\n');
+        let queues: String = row.iter().map(|q| format!(" {q:>2}")).collect();
+        let _ = writeln!(text, "  {:>5}:{queues}", i * 16);
     }
     text
 }
