@@ -1,7 +1,7 @@
 //! `flownic qemu-args`: what QEMU must be told to use a NIC.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
@@ -46,9 +46,9 @@ pub(super) struct QemuArgs {
     /// QEMU's version, as 7.2; otherwise the program is asked.
     #[arg(long, value_name = "VERSION", value_parser = version)]
     qemu_version: Option<(u32, u32)>,
-    /// The program whose version counts.
-    #[arg(long, value_name = "PROGRAM", default_value = concat!("qemu-system-", "x86_64"))]
-    qemu: PathBuf,
+    /// The program whose version counts [default: qemu-system-ARCHITECTURE].
+    #[arg(long, value_name = "PROGRAM")]
+    qemu: Option<PathBuf>,
     /// Print a JSON list of arguments.
     #[arg(long)]
     json: bool,
@@ -79,7 +79,16 @@ fn version(s: &str) -> Result<(u32, u32), String> {
 
 impl QemuArgs {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let version = self.qemu_version.or_else(|| ask_version(&self.qemu)).unwrap_or(RECONNECT_MS);
+        let version = match (self.qemu_version, &self.qemu) {
+            (Some(version), _) => version,
+            (None, Some(program)) => ask_version(program).ok_or_else(|| {
+                Failure::Failed(format!(
+                    "{} does not tell its version; say --qemu-version",
+                    program.display()
+                ))
+            })?,
+            (None, None) => ask_version(&usual_program()).unwrap_or(RECONNECT_MS),
+        };
         let memory = (!self.no_memory).then(|| self.memory.clone());
         let (mac, json) = (self.mac, self.json);
         let nics = self.select()?;
@@ -152,8 +161,12 @@ fn from_config(c: flownic::config::NicConfig) -> (String, Option<Nic>) {
     (c.name, Some(nic))
 }
 
+fn usual_program() -> PathBuf {
+    format!("qemu-system-{}", std::env::consts::ARCH).into()
+}
+
 /// The version that the program says it has.
-fn ask_version(program: &PathBuf) -> Option<(u32, u32)> {
+fn ask_version(program: &Path) -> Option<(u32, u32)> {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     version(text.split("version ").nth(1)?.split([' ', '\n', '(']).next()?).ok()
