@@ -11,6 +11,8 @@ mod flows;
 pub mod protocol;
 pub mod replies;
 pub mod server;
+#[cfg(test)]
+mod server_tests;
 mod status;
 #[cfg(test)]
 mod tests;
