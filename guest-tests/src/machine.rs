@@ -331,7 +331,8 @@ impl Process<'_> {
         self.done.clone()
     }
 
-    fn output(&self) -> Output {
+    /// What it has said so far, as far as [`Process::ended`] and its like have taken it in.
+    pub fn output(&self) -> Output {
         let status = self.done.clone().unwrap_or_else(|| Done::Failed("Still running".to_owned()));
         Output { stdout: self.stdout.clone(), stderr: self.stderr.clone(), status }
     }

@@ -17,8 +17,8 @@ pub fn serve<'m>(machine: &'m Machine, command: &str, protocol: &str, port: u16)
     let mut server = machine.spawn(command);
     let flag = if protocol == "udp" { 'u' } else { 't' };
     wait_for(&format!("{}: `{command}` to listen", machine.name()), LIMIT, || {
-        if let Some(done) = server.ended() {
-            panic!("{}: `{command}` ended with {done:?}", machine.name());
+        if server.ended().is_some() {
+            panic!("{}: `{command}` ended with {}", machine.name(), server.output());
         }
         let listening = machine.run(&format!("ss -{flag}lnH 'sport = :{port}'"));
         if listening.text().is_empty() { Err(listening.to_string()) } else { Ok(()) }
@@ -72,19 +72,21 @@ pub fn ping(from: &Machine, address: &str, count: u32, size: u32) {
 #[track_caller]
 pub fn transfer(from: &Machine, to: &Machine, address: &str, bytes: u64) {
     const PORT: u16 = 5001;
-    let (listen, target) = match address.contains(':') {
-        true => (format!("TCP6-LISTEN:{PORT},reuseaddr"), format!("TCP6:[{address}]:{PORT}")),
-        false => (format!("TCP4-LISTEN:{PORT},reuseaddr"), format!("TCP4:{address}:{PORT}")),
-    };
     // Both sides may be namespaces of one host and share a folder.
     let (sent, received) = (format!("/tmp/sent-{}", from.name()), format!("/tmp/received-{}", to.name()));
     from.run_ok(&format!("head -c {bytes} /dev/urandom >{sent}"));
-    let server = serve(to, &format!("socat -u {listen} OPEN:{received},creat,trunc"), "tcp", PORT);
-    from.run_ok(&format!("socat -u OPEN:{sent} {target}"));
+    // Input that never ends, from a pipe that is open for writing too: the peer would take its end for ours.
+    let server = serve(
+        to,
+        &format!("mkfifo {received}.in && exec busybox nc -l -p {PORT} <>{received}.in >{received}"),
+        "tcp",
+        PORT,
+    );
+    from.run_ok(&format!("busybox nc {address} {PORT} <{sent}"));
     let output = server.wait(Duration::from_secs(60));
     assert!(output.success(), "{}: receiving ended with {output}", to.name());
     let sum = |machine: &Machine, file: &str| {
-        machine.run_ok(&format!("sha256sum <{file}; wc -c <{file}; rm {file}"))
+        machine.run_ok(&format!("sha256sum <{file}; wc -c <{file}; rm -f {file} {file}.in"))
     };
     let (sent, received) = (sum(from, &sent), sum(to, &received));
     assert_eq!(sent, received, "{} -> {}: content differs", from.name(), to.name());
