@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
@@ -106,4 +106,27 @@ pub(crate) fn change_root(command: &mut Command, root: &str) -> io::Result<()> {
         });
     }
     Ok(())
+}
+
+/// A packet socket that sends whole frames out of `interface`, without receiving any.
+pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
+    let name = text(interface)?;
+    // SAFETY: the string lives until the call returns.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Protocol 0: nothing is received.
+    // SAFETY: takes integers only.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: `fd` is a fresh descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: sockaddr_ll is plain old data for which zero is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = index as i32;
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: `address` is a sockaddr_ll of the given length that outlives the call.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+    Ok(socket)
 }

@@ -132,6 +132,33 @@ impl<'m> Interface<'m> {
         interrupts(&self.machine.read("/proc/interrupts"), &format!("{device}-input."))
     }
 
+    /// Sends a frame made by hand `count` times.
+    ///
+    /// # Panics
+    /// When the kernel refuses.
+    #[track_caller]
+    pub fn send(&self, frame: &[u8], count: u32) {
+        self.send_from(None, frame, count);
+    }
+
+    /// As [`Interface::send`], from the processor `cpu` and so out of the transmit queue that belongs to it.
+    ///
+    /// # Panics
+    /// When the kernel refuses.
+    #[track_caller]
+    pub fn send_on(&self, cpu: u32, frame: &[u8], count: u32) {
+        self.send_from(Some(cpu), frame, count);
+    }
+
+    #[track_caller]
+    fn send_from(&self, cpu: Option<u32>, frame: &[u8], count: u32) {
+        let pin = cpu.map_or_else(String::new, |cpu| format!("taskset -c {cpu} "));
+        // The agent sends frames too; it is the first process of every machine.
+        let command = format!("{pin}/proc/1/exe send {} {count}", self.name);
+        let output = self.machine.run_with_input(&command, frame);
+        assert!(output.success(), "{}: `{command}` ended with {output}", self.machine.name());
+    }
+
     /// What each receive queue gets while `traffic` runs.
     #[track_caller]
     pub fn received_during(&self, traffic: impl FnOnce()) -> Vec<u64> {
