@@ -109,6 +109,17 @@ impl<'m> Flownic<'m> {
         }
     }
 
+    /// A counter of the card `nic`, by its place in the statistics, such as `/rx/0/packets`.
+    ///
+    /// # Panics
+    /// When there is no such counter.
+    #[track_caller]
+    pub fn counter(&self, nic: &str, place: &str) -> u64 {
+        let stats = self.ctl(&["stats", nic]);
+        let found = stats.pointer(place).or_else(|| stats.get(0)?.pointer(place));
+        found.and_then(Value::as_u64).unwrap_or_else(|| panic!("No counter {place} in {stats}"))
+    }
+
     /// Its pid in its namespace.
     #[track_caller]
     pub fn pid(&mut self) -> u32 {
