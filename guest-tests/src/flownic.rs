@@ -69,7 +69,10 @@ impl<'m> Flownic<'m> {
             if let Some(done) = self.process.ended() {
                 panic!("flownic {:?} ended with {done:?}\n{}", self.arguments, self.log());
             }
-            self.try_ctl(&["show"])
+            match self.try_ctl(&["show"])? {
+                Value::Null => Err("an empty answer".to_owned()),
+                shown => Ok(shown),
+            }
         });
     }
 

@@ -25,7 +25,7 @@ impl Builder {
         Builder {
             name: name.to_owned(),
             kernel: Kernel::Stable,
-            qemu: Qemu::Host,
+            qemu: Qemu::Backports,
             vcpus: 2,
             memory: 512,
             modules: vec!["virtio_net".to_owned()],
@@ -39,7 +39,7 @@ impl Builder {
         Builder { kernel, ..self }
     }
 
-    /// Which QEMU to run; the host's unless told otherwise.
+    /// Which QEMU to run; that of backports unless told otherwise.
     pub fn qemu(self, qemu: Qemu) -> Builder {
         Builder { qemu, ..self }
     }

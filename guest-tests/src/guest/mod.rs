@@ -27,7 +27,7 @@ pub const BOOT_LIMIT: Duration = Duration::from_secs(90);
 
 /// A booted guest: its commands run inside, through [`Machine`]. QEMU is killed on drop.
 pub struct Guest {
-    qemu: Child,
+    qemu: Emulator,
     machine: Machine,
     qmp: Qmp,
     builder: Builder,
@@ -62,7 +62,7 @@ impl Guest {
 
     /// Pid of QEMU on the host.
     pub fn qemu_pid(&self) -> u32 {
-        self.qemu.id()
+        self.qemu.0.id()
     }
 
     /// The interface of the guest's network card `index`.
@@ -97,7 +97,9 @@ impl Guest {
     #[track_caller]
     fn wait_booted(&mut self) {
         if let Err(message) = self.machine.wait_ready(BOOT_LIMIT) {
-            panic!("{message}\n{}", logs(&self.workdir, self.machine.name(), self.boots));
+            let ended = self.qemu.end();
+            let logs = logs(&self.workdir, self.machine.name(), self.boots);
+            panic!("{message}; QEMU ended with {ended} (now at the latest)\n{logs}");
         }
     }
 
@@ -117,13 +119,13 @@ impl Guest {
     /// When that is not possible.
     #[track_caller]
     pub fn kill(&mut self) {
-        self.qemu.kill().expect("QEMU is ours to kill");
+        self.qemu.0.kill().expect("QEMU is ours to kill");
         self.wait_ended();
     }
 
     #[track_caller]
     fn wait_ended(&mut self) {
-        let qemu = &mut self.qemu;
+        let qemu = &mut self.qemu.0;
         wait_for("QEMU to end", Duration::from_secs(30), || match qemu.try_wait() {
             Ok(Some(status)) => Ok(status),
             other => Err(format!("{other:?}")),
@@ -151,17 +153,27 @@ impl Deref for Guest {
     }
 }
 
-impl Drop for Guest {
+/// QEMU's process, killed on drop.
+struct Emulator(Child);
+
+impl Emulator {
+    /// How it ended; kills it first if it runs.
+    fn end(&mut self) -> String {
+        // Fails only when it has ended already.
+        let _ = self.0.kill();
+        self.0.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+}
+
+impl Drop for Emulator {
     fn drop(&mut self) {
-        // Both fail only when QEMU has ended already.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        self.end();
     }
 }
 
 /// A QEMU that is on its way up.
 struct Launch {
-    qemu: Child,
+    qemu: Emulator,
     builder: Builder,
     workdir: Workdir,
     boots: u32,
@@ -215,12 +227,12 @@ impl Launch {
         let _ =
             fs::write(workdir.join(format!("{}-{boots}.command", builder.name())), format!("{command:?}\n"));
         let qemu = command.spawn().unwrap_or_else(|error| panic!("Could not run {command:?}: {error}"));
-        Launch { qemu, builder, workdir, boots, agent, monitor }
+        Launch { qemu: Emulator(qemu), builder, workdir, boots, agent, monitor }
     }
 
     #[track_caller]
     fn accept(&mut self, listener: &UnixListener, what: &str) -> UnixStream {
-        let (qemu, name, boots) = (&mut self.qemu, self.builder.name().to_owned(), self.boots);
+        let (qemu, name, boots) = (&mut self.qemu.0, self.builder.name().to_owned(), self.boots);
         let workdir = &self.workdir;
         wait_for(&format!("QEMU's {what}"), BOOT_LIMIT, || {
             if let Ok(Some(status)) = qemu.try_wait() {
