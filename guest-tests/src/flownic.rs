@@ -118,9 +118,29 @@ impl<'m> Flownic<'m> {
     /// When there is no such counter.
     #[track_caller]
     pub fn counter(&self, nic: &str, place: &str) -> u64 {
-        let stats = self.ctl(&["stats", nic]);
-        let found = stats.pointer(place).or_else(|| stats.get(0)?.pointer(place));
-        found.and_then(Value::as_u64).unwrap_or_else(|| panic!("No counter {place} in {stats}"))
+        let stats = self.stats(nic);
+        stats
+            .pointer(place)
+            .and_then(Value::as_u64)
+            .unwrap_or_else(|| panic!("No counter {place} in {stats}"))
+    }
+
+    /// All counters of the card `nic` at a place, such as `/rx/0` or `/device`, with their names.
+    ///
+    /// # Panics
+    /// When there are none.
+    #[track_caller]
+    pub fn counters(&self, nic: &str, place: &str) -> Vec<(String, u64)> {
+        let stats = self.stats(nic);
+        let found = stats.pointer(place).and_then(Value::as_object);
+        let found = found.unwrap_or_else(|| panic!("No counters {place} in {stats}"));
+        found.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect()
+    }
+
+    /// Statistics of one card.
+    #[track_caller]
+    fn stats(&self, nic: &str) -> Value {
+        self.ctl(&["stats", nic])
     }
 
     /// Its pid in its namespace.
