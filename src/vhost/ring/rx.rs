@@ -244,6 +244,11 @@ impl RxRing {
         std::mem::take(&mut self.bad_buffers)
     }
 
+    /// Entries of the ring.
+    pub fn size(&self) -> u16 {
+        self.ring.size()
+    }
+
     /// Next available entry.
     pub fn base(&self) -> u16 {
         self.ring.base()

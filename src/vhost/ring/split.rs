@@ -224,6 +224,11 @@ impl SplitRing {
         Ok(head)
     }
 
+    /// Entries.
+    pub(super) fn size(&self) -> u16 {
+        self.setup.size
+    }
+
     /// Descriptor `index`, which must be below the ring's size.
     #[inline(always)]
     pub(super) fn desc(&self, index: u16) -> Desc {
