@@ -37,7 +37,7 @@ cached() {
     local name=$1 recipe=$2 path
     shift 2
     current "$name" "$recipe" && return
-    mkdir -p "$CACHE/current"
+    mkdir -p "$CACHE"/{apt,current,debs,images,trees}
     # The descriptor is inherited, so that a maker that needs another output does not wait for itself.
     if [[ -z ${CACHE_LOCKED:-} ]]; then
         exec {CACHE_LOCKED}>"$CACHE/lock"
@@ -56,7 +56,6 @@ cached() {
 
 # begin DIR: prints a fresh directory beside DIR; finish NEW DIR puts it in place in one step.
 begin() {
-    mkdir -p "$(dirname "$1")"
     rm -rf "$1.new"
     mkdir "$1.new"
     printf '%s\n' "$1.new"
@@ -71,7 +70,7 @@ finish() {
 # Removes outputs that no pointer names and that were not made or found again for KEEP_DAYS.
 prune() {
     local old
-    find "$CACHE"/{images,trees,debs} -mindepth 1 -maxdepth 1 -mtime "+$KEEP_DAYS" 2>/dev/null |
+    find "$CACHE"/{images,trees,debs} -mindepth 1 -maxdepth 1 -mtime "+$KEEP_DAYS" |
         while read -r old; do
             grep -qrF "$old" "$CACHE/current" || rm -rf "$old"
         done

@@ -24,8 +24,11 @@ die() {
 }
 
 # Any other failure says where it was.
+report_failure() {
+    (($1 == 3)) || printf 'error: status %s at %s:%s\n' "$1" "$2" "$3" >&2
+}
 set -E
-trap '(($? == 3)) || printf "error: status %s at %s:%s\n" "$?" "${BASH_SOURCE[0]}" "$LINENO" >&2' ERR
+trap 'report_failure "$?" "${BASH_SOURCE[0]}" "$LINENO"' ERR
 
 # need_cmd COMMAND HINT...: leaves with a message that names the hint if COMMAND is missing.
 need_cmd() {
