@@ -1,6 +1,6 @@
 //! Brings a guest up as its first process.
 //!
-//! The kernel command line says which modules to load: `flownic.modules=virtio_net,...`. The ones that the agent's own
+//! The processors that wait are started, then modules are loaded. The kernel command line says which modules to load: `flownic.modules=virtio_net,...`. The ones that the agent's own
 //! port needs are always loaded. Whatever fails is collected and told to the host, which decides whether it matters.
 
 use std::fs::{self, File};
@@ -34,6 +34,7 @@ const MOUNTS: [(&str, &str, &str, bool); 9] = [
 /// Mounts, loads modules, and serves; returns only when the port is lost for good.
 pub(crate) fn run() -> Result<(), String> {
     let mut problems = mount_all();
+    problems.extend(start_processors());
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     problems.extend(load(&PORT_MODULES));
     problems.extend(load(&asked_modules(&command_line)));
@@ -68,6 +69,15 @@ fn mount_all() -> Vec<String> {
         }
     }
     problems
+}
+
+/// Starts the processors that the kernel was told to leave alone while it patches itself. Drivers count them.
+fn start_processors() -> Vec<String> {
+    let entries = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let switches = entries.map(|entry| entry.path().join("online"));
+    let off = switches.filter(|switch| fs::read_to_string(switch).is_ok_and(|state| state.trim() == "0"));
+    let failed = off.filter_map(|switch| Some((fs::write(&switch, "1").err()?, switch)));
+    failed.map(|(error, switch)| format!("Could not write {}: {error}", switch.display())).collect()
 }
 
 /// The modules of `flownic.modules=a,b`.

@@ -108,19 +108,33 @@ pub(crate) fn change_root(command: &mut Command, root: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A packet socket that sends whole frames out of `interface`, without receiving any.
-pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
+/// Number of a network interface.
+pub(crate) fn interface_index(interface: &str) -> io::Result<u32> {
     let name = text(interface)?;
     // SAFETY: the string lives until the call returns.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
     }
-    // Protocol 0: nothing is received.
+}
+
+fn socket(family: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes integers only.
-    let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) })?;
     // SAFETY: `fd` is a fresh descriptor that nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket on which generic netlink messages are written and read.
+pub(crate) fn generic_netlink() -> io::Result<OwnedFd> {
+    socket(libc::AF_NETLINK, libc::NETLINK_GENERIC)
+}
+
+/// A packet socket that sends whole frames out of `interface`, without receiving any.
+pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
+    let index = interface_index(interface)?;
+    // Protocol 0: nothing is received.
+    let socket = socket(libc::AF_PACKET, 0)?;
     // SAFETY: sockaddr_ll is plain old data for which zero is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;

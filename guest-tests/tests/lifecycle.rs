@@ -1,6 +1,7 @@
 //! What comes and goes: QEMU, flownic, the guest's kernel and its driver. Traffic resumes, nothing leaks, and what was
 //! lost is counted.
 
+use std::process::Command;
 use std::time::Duration;
 
 use guest_tests::frame::Packet;
@@ -211,12 +212,13 @@ fn frames_for_a_guest_without_buffers_cost_no_more_than_themselves() {
     let host = Namespace::new("host");
     let mut flownic = Flownic::start(&host, &workdir, &["n0,queues=1,port=tap:fn0"], &[]);
     let pid = flownic.pid();
-    let mut guest = boot_single(&workdir);
+    let guest = boot_single(&workdir);
     guest.interface(0).up(&[]);
     let tap = Interface::named(&host, "fn0");
     tap.up(&[]);
-    // A stopped guest posts no buffers: the ring runs dry.
-    guest.qmp().execute("stop", serde_json::json!({}));
+    // A QEMU that is stopped by a signal posts no buffers, and cannot even stop its rings: they run dry.
+    let qemu = guest.qemu_pid();
+    signal(qemu, "STOP");
     let frame = Packet::udp("192.0.2.1:1000", "192.0.2.2:2000").build();
     let dropped = || flownic.counter("n0", "/rx/0/drop_no_buffer");
     wait_for("the ring to run dry", LIMIT, || {
@@ -232,8 +234,14 @@ fn frames_for_a_guest_without_buffers_cost_no_more_than_themselves() {
     });
     host.run_ok("echo 1 >/proc/sys/net/ipv6/conf/fn0/disable_ipv6");
     assert_eq!(activity(&host, pid), [0, 0], "context switches and ticks with a dry ring");
-    guest.qmp().execute("cont", serde_json::json!({}));
+    signal(qemu, "CONT");
     Link::up(0, tap, guest.interface(0)).ping(1500);
+}
+
+/// Sends a signal to a process of the host.
+fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
 }
 
 fn boot_single(workdir: &Workdir) -> Guest {

@@ -337,8 +337,10 @@ fn malformed_frames_have_no_ports_and_do_no_harm() {
     let flownic = Flownic::start(&host, &workdir, &["n0,queues=4,port=tap:fn0"], &[]);
     let guest = boot(&workdir);
     let mut wire = Wire::new(&flownic, &guest);
-    // A rule that would take any UDP packet: none of these is one.
-    wire.rule("flow-type udp4 action 3 loc 0");
+    // Rules on the port of the whole packet, and on what may be taken for a port where it is cut off.
+    for (location, port) in [9000, 9000 & 0xff00, 0].into_iter().enumerate() {
+        wire.rule(&format!("flow-type udp4 dst-port {port} action 3 loc {location}"));
+    }
     let whole = udp(9000).payload(64).build();
     wire.expect("a whole packet", &whole, 3);
     let received = |wire: &Wire| wire.nic.receive_packets();
@@ -357,7 +359,7 @@ fn malformed_frames_have_no_ports_and_do_no_harm() {
     for (what, frame) in cases {
         let before = received(&wire);
         wire.tap.send(&frame, COUNT);
-        // They arrive on a queue of RSS's choice, or are dropped for being none; never as UDP.
+        // They arrive on a queue of RSS's choice, or are dropped; never by their ports, for they have none.
         let (arrived, marker) = (before[3], udp(9000).build());
         wire.tap.send(&marker, COUNT);
         wait_for(&format!("what follows `{what}`"), LIMIT, || {
