@@ -1,0 +1,38 @@
+//! The agent: runs commands and moves files for the harness.
+//!
+//! It is PID 1 of a guest, where it also brings the system up and talks over a virtio-serial port, or PID 1 of a
+//! network namespace on the host (`flownic-agent namespace [TOOLS_ROOT]`, the stream is standard input).
+//! `flownic-agent send INTERFACE COUNT` sends a frame from standard input, for tests that make frames by hand;
+//! `flownic-agent queues INTERFACE` prints what each receive queue has received.
+//! Everything ends when the machine or the namespace ends; there is no state on disk.
+
+mod init;
+mod namespace;
+mod process;
+mod pump;
+mod qstats;
+mod send;
+mod serve;
+mod sys;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    let words: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["namespace", root @ ..] if root.len() <= 1 => namespace::enter(root.first().copied()),
+        ["namespace-init", root @ ..] if root.len() <= 1 => namespace::run(root.first().copied()),
+        ["send", interface, count] => send::run(interface, count),
+        ["queues", interface] => qstats::run(interface),
+        _ if std::process::id() == 1 => init::run(),
+        _ => Err("Usage: flownic-agent namespace [TOOLS_ROOT] | send INTERFACE COUNT | queues INTERFACE, or as the first process of a guest".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("flownic-agent: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! System calls that the standard library does not offer, each behind a safe function.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+
+use guest_tests::protocol::Power;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn text(string: &str) -> io::Result<CString> {
+    CString::new(string).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "String holds a zero byte"))
+}
+
+/// Mounts `source` of type `kind` on `target`. An empty `kind` is for bind mounts and propagation changes.
+pub(crate) fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong) -> io::Result<()> {
+    let (source, target, kind) = (text(source)?, text(target)?, text(kind)?);
+    // SAFETY: the strings live until the call returns; no mount data is passed.
+    let result =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+    check(result).map(drop)
+}
+
+/// Moves the process into new namespaces.
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes flags only, and the process has one thread when this is called.
+    check(unsafe { libc::unshare(flags) }).map(drop)
+}
+
+/// Has the kernel kill this process when its parent ends.
+pub(crate) fn die_with_parent() -> io::Result<()> {
+    // SAFETY: this operation takes one integer.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
+}
+
+/// Effective user and group.
+pub(crate) fn user_and_group() -> (u32, u32) {
+    // SAFETY: these calls take nothing and cannot fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// Writes file systems back, then ends the machine.
+pub(crate) fn power(power: Power) -> io::Result<()> {
+    let command = match power {
+        Power::Reboot => libc::LINUX_REBOOT_CMD_RESTART,
+        Power::Off => libc::LINUX_REBOOT_CMD_POWER_OFF,
+    };
+    // SAFETY: both calls take integers only.
+    check(unsafe {
+        libc::sync();
+        libc::reboot(command)
+    })
+    .map(drop)
+}
+
+/// Sends `signal` to the process group `group`.
+pub(crate) fn kill_group(group: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: takes integers only.
+    check(unsafe { libc::kill(-(group as libc::pid_t), signal) }).map(drop)
+}
+
+/// Waits until a child has ended and leaves it in place; `ECHILD` when there is none.
+pub(crate) fn peek_ended_child() -> io::Result<u32> {
+    // SAFETY: siginfo_t is plain old data for which zero is valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is a valid siginfo_t that outlives the call.
+    check(unsafe { libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOWAIT) })?;
+    // SAFETY: waitid succeeded without WNOHANG, so the fields of SIGCHLD are set.
+    Ok(unsafe { info.si_pid() } as u32)
+}
+
+/// Reaps the child `pid` if it has ended and nobody else has reaped it.
+pub(crate) fn reap(pid: u32) -> Option<ExitStatus> {
+    let mut status = 0;
+    // SAFETY: `status` is a valid int that outlives the call.
+    let reaped = unsafe { libc::waitpid(pid as libc::pid_t, &mut status, libc::WNOHANG) };
+    (reaped == pid as libc::pid_t).then(|| ExitStatus::from_raw(status))
+}
+
+/// Waits until one of the descriptors is readable or closed by its peer; `timeout` in milliseconds, -1 for ever.
+pub(crate) fn poll_readable<const N: usize>(fds: [BorrowedFd; N], timeout: i32) -> io::Result<[bool; N]> {
+    let mut entries = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    loop {
+        // SAFETY: `entries` is an array of N pollfd that outlives the call.
+        match check(unsafe { libc::poll(entries.as_mut_ptr(), N as libc::nfds_t, timeout) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+            Ok(_) => return Ok(entries.map(|entry| entry.revents != 0)),
+        }
+    }
+}
+
+/// Has the process that `command` starts use `root` as its root directory.
+pub(crate) fn change_root(command: &mut Command, root: &str) -> io::Result<()> {
+    let root = text(root)?;
+    // SAFETY: between fork and exec only chroot and chdir run, which are async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::chroot(root.as_ptr()))?;
+            check(libc::chdir(c"/".as_ptr())).map(drop)
+        });
+    }
+    Ok(())
+}
+
+/// Number of a network interface.
+pub(crate) fn interface_index(interface: &str) -> io::Result<u32> {
+    let name = text(interface)?;
+    // SAFETY: the string lives until the call returns.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+fn socket(family: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: takes integers only.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) })?;
+    // SAFETY: `fd` is a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket on which generic netlink messages are written and read.
+pub(crate) fn generic_netlink() -> io::Result<OwnedFd> {
+    socket(libc::AF_NETLINK, libc::NETLINK_GENERIC)
+}
+
+/// A packet socket that sends whole frames out of `interface`, without receiving any.
+pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
+    let index = interface_index(interface)?;
+    // Protocol 0: nothing is received.
+    let socket = socket(libc::AF_PACKET, 0)?;
+    // SAFETY: sockaddr_ll is plain old data for which zero is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = index as i32;
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: `address` is a sockaddr_ll of the given length that outlives the call.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+    Ok(socket)
+}

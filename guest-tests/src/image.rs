@@ -1,0 +1,149 @@
+//! Guest images, kernels and QEMU, as the recipes in `images/` make them.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{LazyLock, Mutex};
+
+use crate::build;
+use crate::cpio::{self, Entry};
+
+/// Which kernel a guest boots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// That of Debian's stable release.
+    Stable,
+    /// The newest in backports.
+    Backports,
+}
+
+/// Which QEMU runs the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Qemu {
+    /// The host distribution's.
+    Host,
+    /// The newest in backports.
+    Backports,
+}
+
+impl Kernel {
+    fn name(self) -> &'static str {
+        match self {
+            Kernel::Stable => "stable",
+            Kernel::Backports => "backports",
+        }
+    }
+
+    /// Folder with `vmlinux` and `base.cpio`, built on first use.
+    ///
+    /// # Panics
+    /// When it cannot be built.
+    pub fn image(self) -> PathBuf {
+        recipe("build", &[self.name()]).into()
+    }
+}
+
+impl Qemu {
+    /// The program.
+    ///
+    /// # Panics
+    /// When there is none and it cannot be fetched.
+    pub fn program(self) -> PathBuf {
+        let name = match self {
+            Qemu::Host => "host",
+            Qemu::Backports => "backports",
+        };
+        recipe("qemu", &[name]).into()
+    }
+}
+
+/// Kernel command line that the images want.
+///
+/// # Panics
+/// When the recipe's file cannot be read.
+pub fn command_line() -> String {
+    let path = images().join("cmdline");
+    let text = fs::read_to_string(&path);
+    text.unwrap_or_else(|error| panic!("Could not read {}: {error}", path.display())).trim().to_owned()
+}
+
+fn images() -> PathBuf {
+    std::env::var_os("FLOWNIC_IMAGES").map_or_else(|| build::workspace().join("images"), PathBuf::from)
+}
+
+/// Runs a recipe once per process and gives the last line it prints.
+fn recipe(name: &str, arguments: &[&str]) -> String {
+    static RESULTS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+    let key = format!("{name} {arguments:?}");
+    // Held while the recipe runs: the others want the same result.
+    let mut results = RESULTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some((_, result)) = results.iter().find(|(made, _)| *made == key) {
+        return result.clone();
+    }
+    let mut command = Command::new(images().join(name));
+    let output =
+        command.args(arguments).output().unwrap_or_else(|error| panic!("Could not run {command:?}: {error}"));
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let result = stdout.lines().last().unwrap_or_default().to_owned();
+    let good = output.status.success() && !result.is_empty();
+    assert!(good, "{command:?} ended with {}:\n{stderr}", output.status);
+    results.push((key, result.clone()));
+    result
+}
+
+/// Name of a file's version: changes when the file does.
+fn version(path: &Path) -> String {
+    let metadata =
+        fs::metadata(path).unwrap_or_else(|error| panic!("Could not look at {}: {error}", path.display()));
+    let mut hasher = DefaultHasher::new();
+    (path, metadata.len(), metadata.modified().ok()).hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+/// Makes `name` in the cache unless it is there, through `make`, which gets a path to be renamed into place.
+fn cached(name: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> PathBuf {
+    let folder = build::target().join("guest-images");
+    let made = folder.join(name);
+    if !made.exists() {
+        let fresh = folder.join(format!("{name}.{}", std::process::id()));
+        let result = fs::create_dir_all(&folder).and_then(|()| make(&fresh));
+        result.unwrap_or_else(|error| panic!("Could not make {}: {error}", fresh.display()));
+        // Another process may have been faster: a folder is not replaced then, and its content is the same.
+        if let Err(error) = fs::rename(&fresh, &made) {
+            assert!(made.exists(), "Could not make {}: {error}", made.display());
+            let _ = fs::remove_dir_all(&fresh);
+        }
+    }
+    made
+}
+
+/// Initial RAM file system of a guest: the image's, with the agent as its first process.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn initrd(kernel: Kernel) -> PathBuf {
+    let (base, agent) = (kernel.image().join("base.cpio"), build::agent());
+    cached(&format!("{}-{}-{}.cpio", kernel.name(), version(&base), version(agent)), |fresh| {
+        let mut file = File::create(fresh)?;
+        let length = io::copy(&mut File::open(&base)?, &mut file)?;
+        file.write_all(&[0; 3][..(length.next_multiple_of(4) - length) as usize])?;
+        cpio::write(&mut file, &[Entry { path: "init".into(), mode: 0o755, content: fs::read(agent)? }])
+    })
+}
+
+/// Folder with the stable image's programs, to be used as root directory on the host: the same tools on both sides.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn tools() -> &'static Path {
+    static TOOLS: LazyLock<PathBuf> = LazyLock::new(|| {
+        let base = Kernel::Stable.image().join("base.cpio");
+        cached(&format!("tools-{}", version(&base)), |fresh| {
+            fs::create_dir(fresh)?;
+            cpio::unpack(&mut BufReader::new(File::open(&base)?), fresh)
+        })
+    });
+    &TOOLS
+}
