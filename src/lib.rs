@@ -6,4 +6,6 @@
 //! * [`virtio`]: the specification as types.
 #![warn(missing_docs)]
 
+#[cfg(feature = "testkit")]
+pub mod testkit;
 pub mod virtio;

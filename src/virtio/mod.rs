@@ -177,7 +177,11 @@ impl std::str::FromStr for MacAddr {
             && parts.iter().zip(&mut mac).all(|(p, m)| {
                 p.len() <= 2 && u8::from_str_radix(p, 16).map(|v| *m = v).is_ok() && !p.starts_with('+')
             });
-        if ok { Ok(MacAddr(mac)) } else { Err(format!("'{s}' is no MAC address; write it as 02:00:00:00:00:01")) }
+        if ok {
+            Ok(MacAddr(mac))
+        } else {
+            Err(format!("'{s}' is no MAC address; write it as 02:00:00:00:00:01"))
+        }
     }
 }
 
@@ -217,7 +221,8 @@ mod tests {
     #[test]
     fn mac_addresses_parse_strictly() {
         assert_eq!("02:00:00:00:00:fF".parse(), Ok(MacAddr([2, 0, 0, 0, 0, 255])));
-        for bad in ["", "02:00", "02:00:00:00:00:00:00", "02:00:00:00:00:0g", "002:0:0:0:0:0", "+2:0:0:0:0:0"] {
+        for bad in ["", "02:00", "02:00:00:00:00:00:00", "02:00:00:00:00:0g", "002:0:0:0:0:0", "+2:0:0:0:0:0"]
+        {
             assert!(bad.parse::<MacAddr>().unwrap_err().contains("02:00:00:00:00:01"), "{bad}");
         }
         assert_eq!(MacAddr([0xab, 1, 2, 3, 4, 5]).to_string(), "ab:01:02:03:04:05");
