@@ -84,7 +84,8 @@ impl Ram {
         }
         let maps = regions.iter().map(map_region).collect();
         let map = GuestRegionCollection::from_regions(maps).expect("regions ascend and do not overlap");
-        let fresh = regions.iter().map(|r| (r.gpa, r.gpa + r.size)).collect();
+        // Page 0 stays free as in any guest; some back ends take a ring at address 0 for one that is not set.
+        let fresh = regions.iter().map(|r| (r.gpa.max(PAGE), r.gpa + r.size)).collect();
         Ram {
             regions: RwLock::new(regions),
             map: RwLock::new(map),

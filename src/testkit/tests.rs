@@ -129,8 +129,8 @@ fn the_dirty_log_covers_what_the_back_end_wrote() {
     assert!(guest.rx(0).wait_used(soon()));
     let used = guest.rx(0).take_used().unwrap();
     assert!(guest.log().unmarked(used.segs[0].addr, used.len.into()).is_empty());
-    let ring = (guest.rx(0).used, guest.rx(0).used_len());
-    assert!(guest.log().unmarked(ring.0, ring.1).len() < 1 + (ring.1 / 4096) as usize);
+    let used_ring = guest.rx(0).used;
+    assert!(guest.log().unmarked(used_ring, 12).is_empty());
     let log = guest.stop_log().unwrap();
     log.clear();
     assert!(log.pages().is_empty());
@@ -208,10 +208,10 @@ fn a_kick_is_left_out_when_the_device_does_not_want_it() {
         ring.add(&seg(&ram), false).unwrap();
         assert!(ring.kick_if_needed());
         ask(&ring, ring::USED_NO_NOTIFY, 0x0002);
-        (0..3).for_each(|_| drop(ring.add(&seg(&ram), false).unwrap().to_string()));
+        (0..3).for_each(|_| assert!(ring.add(&seg(&ram), false).is_some()));
         assert!(!ring.kick_if_needed());
         ask(&ring, 0, 0x0002);
-        (0..2).for_each(|_| drop(ring.add(&seg(&ram), false).unwrap().to_string()));
+        (0..2).for_each(|_| assert!(ring.add(&seg(&ram), false).is_some()));
         assert!(ring.kick_if_needed());
         assert_eq!((ring.kicks, ring.avail_idx(), ring.room()), (2, 4, 2));
     }
