@@ -3,17 +3,16 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::builder::Builder;
 use super::memory::{DirtyLog, Ram, Region};
 use super::proto::*;
 use super::ring::Ring;
 use super::{soon, wait};
-use crate::virtio::{
-    self, F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_PROTOCOL_FEATURES, F_RING_PACKED,
-};
+use crate::virtio::*;
 
 /// The protocol features that this front end knows how to use.
 pub const PROTOCOL_KNOWN: u64 = PROTOCOL_MQ
@@ -21,142 +20,6 @@ pub const PROTOCOL_KNOWN: u64 = PROTOCOL_MQ
     | PROTOCOL_REPLY_ACK
     | PROTOCOL_RESET_DEVICE
     | PROTOCOL_CONFIGURE_MEM_SLOTS;
-
-/// A region below the hole under 4 GiB and one above it, sizes in bytes.
-const MEMORY: [(u64, u64); 2] = [(0, 64 << 20), (4 << 30, 64 << 20)];
-
-/// What a guest shall be like; [`Builder::connect`] makes it.
-#[derive(Debug, Clone)]
-pub struct Builder {
-    socket: PathBuf,
-    listener: Option<Arc<UnixListener>>,
-    pairs: usize,
-    enabled: usize,
-    rx_size: u16,
-    tx_size: u16,
-    without: u64,
-    only: u64,
-    protocol: u64,
-    memory: Vec<(u64, u64)>,
-    base: u16,
-    rx_len: Option<u32>,
-    rx_descs: usize,
-    fill: bool,
-}
-
-impl Builder {
-    /// Queue pairs to set up; all of them are enabled unless [`Builder::enabled`] says less.
-    pub fn queue_pairs(mut self, pairs: usize) -> Self {
-        (self.pairs, self.enabled) = (pairs, pairs);
-        self
-    }
-
-    /// Enables the first `pairs` only, as Linux does before it asks for more.
-    pub fn enabled(mut self, pairs: usize) -> Self {
-        self.enabled = pairs;
-        self
-    }
-
-    /// Descriptors in every ring, a power of two.
-    pub fn ring_size(self, size: u16) -> Self {
-        self.ring_sizes(size, size)
-    }
-
-    /// Descriptors in receive and in transmit rings.
-    pub fn ring_sizes(mut self, rx: u16, tx: u16) -> Self {
-        (self.rx_size, self.tx_size) = (rx, tx);
-        self
-    }
-
-    /// Leaves features away, `-mrg_rxbuf,-event_idx`, or takes only those named, `version_1,mq`.
-    pub fn features(mut self, list: &str) -> Self {
-        for name in list.split(',').filter(|n| !n.is_empty()) {
-            let bit = |n| virtio::feature_by_name(n).unwrap_or_else(|| panic!("no feature is called '{n}'"));
-            match name.strip_prefix('-') {
-                Some(name) => self.without |= bit(name),
-                None if self.only == u64::MAX => self.only = bit(name) | F_PROTOCOL_FEATURES,
-                None => self.only |= bit(name),
-            }
-        }
-        self
-    }
-
-    /// Takes these features, as far as they are offered.
-    pub fn feature_mask(mut self, mask: u64) -> Self {
-        self.only = mask;
-        self
-    }
-
-    /// Takes these protocol features, as far as they are offered.
-    pub fn protocol_features(mut self, mask: u64) -> Self {
-        self.protocol = mask;
-        self
-    }
-
-    /// Guest memory as pairs of guest-physical address and size, ascending, whole pages.
-    pub fn memory(mut self, layout: &[(u64, u64)]) -> Self {
-        self.memory = layout.to_vec();
-        self
-    }
-
-    /// Starts every ring at this index instead of 0, so that the 16-bit wrap comes soon.
-    pub fn first_index(mut self, base: u16) -> Self {
-        self.base = base;
-        self
-    }
-
-    /// Bytes in each receive buffer, header included; 2048 with MRG_RXBUF and 65562 without, if not said.
-    pub fn rx_buffer(mut self, len: u32) -> Self {
-        self.rx_len = Some(len);
-        self
-    }
-
-    /// Cuts each receive buffer into this many descriptors.
-    pub fn rx_descriptors(mut self, descs: usize) -> Self {
-        self.rx_descs = descs;
-        self
-    }
-
-    /// Posts no receive buffers until the test does.
-    pub fn no_rx_buffers(mut self) -> Self {
-        self.fill = false;
-        self
-    }
-
-    /// Lets the back end be the client: the socket exists as soon as this returns.
-    pub fn listen(mut self) -> io::Result<Self> {
-        let listener = UnixListener::bind(&self.socket)?;
-        listener.set_nonblocking(true)?;
-        self.listener = Some(Arc::new(listener));
-        Ok(self)
-    }
-
-    /// Connects (or accepts), negotiates, starts the rings and fills the receive rings.
-    pub fn connect(self) -> Result<Guest, ProtoError> {
-        let mut guest = self.unconnected();
-        guest.connect()?;
-        Ok(guest)
-    }
-
-    /// The guest without a back end: memory and no rings yet.
-    pub fn unconnected(self) -> Guest {
-        let ram = Arc::new(Ram::new(&self.memory));
-        Guest {
-            ram,
-            rings: Vec::new(),
-            channel: None,
-            offered: 0,
-            features: 0,
-            protocol: 0,
-            queue_num: 0,
-            enabled: vec![false; self.pairs],
-            log: None,
-            told: Vec::new(),
-            want: self,
-            fences: 0,
-        }
-    }
-}
 
 /// A guest with a vhost-user NIC.
 pub struct Guest {
@@ -174,34 +37,14 @@ pub struct Guest {
     pub queue_num: u64,
     pub(super) enabled: Vec<bool>,
     pub(super) fences: u64,
-    channel: Option<Channel>,
-    log: Option<DirtyLog>,
+    pub(super) channel: Option<Channel>,
+    pub(super) log: Option<DirtyLog>,
     /// Regions that this connection knows from ADD_MEM_REG.
-    told: Vec<u64>,
-    want: Builder,
+    pub(super) told: Vec<u64>,
+    pub(super) want: Builder,
 }
 
 impl Guest {
-    /// A guest with one pair of 256 descriptors that takes every feature it is offered.
-    pub fn builder(socket: impl AsRef<Path>) -> Builder {
-        Builder {
-            socket: socket.as_ref().to_path_buf(),
-            listener: None,
-            pairs: 1,
-            enabled: 1,
-            rx_size: 256,
-            tx_size: 256,
-            without: 0,
-            only: u64::MAX,
-            protocol: PROTOCOL_KNOWN,
-            memory: MEMORY.to_vec(),
-            base: 0,
-            rx_len: None,
-            rx_descs: 1,
-            fill: true,
-        }
-    }
-
     /// Number of queue pairs.
     pub fn pairs(&self) -> usize {
         self.want.pairs
@@ -220,6 +63,11 @@ impl Guest {
     /// Whether a feature bit was acknowledged.
     pub fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
+    }
+
+    /// Bytes of the network header: 12, or 10 for a legacy driver without MRG_RXBUF (5.1.6.1).
+    pub fn header_len(&self) -> usize {
+        if self.has(F_VERSION_1 | F_MRG_RXBUF) { NetHeader::SIZE } else { NetHeader::SIZE - 2 }
     }
 
     /// Bytes in each receive buffer and the number of descriptors it is cut into.
@@ -286,7 +134,7 @@ impl Guest {
         let channel = self.channel();
         let offered = channel.get(GET_FEATURES)?;
         let (mut protocol, mut queue_num) = (0, 0);
-        let features = offered & want.only & !want.without & !(F_LOG_ALL | F_RING_PACKED);
+        let features = offered & want.only & !want.without;
         if features & F_PROTOCOL_FEATURES != 0 {
             protocol = channel.get(GET_PROTOCOL_FEATURES)? & want.protocol;
             channel.set_u64(SET_PROTOCOL_FEATURES, protocol)?;
@@ -306,10 +154,10 @@ impl Guest {
     }
 
     fn make_rings(&mut self) {
-        let event_idx = self.has(F_EVENT_IDX);
+        let (event_idx, in_order) = (self.has(F_EVENT_IDX), self.has(F_IN_ORDER));
         for index in 0..2 * self.pairs() {
             let size = if index % 2 == 0 { self.want.rx_size } else { self.want.tx_size };
-            let mut ring = Ring::new(self.ram.clone(), index, size, event_idx);
+            let mut ring = Ring::new(self.ram.clone(), index, size, event_idx, in_order);
             ring.reset(self.want.base);
             self.rings.push(ring);
         }

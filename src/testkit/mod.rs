@@ -17,6 +17,7 @@
 //! do nothing about (no memory left, a device that answers with a head it was never given) panics with a
 //! sentence that names the queue.
 
+mod builder;
 pub mod frame;
 pub mod front;
 pub mod memory;
@@ -24,6 +25,7 @@ pub mod process;
 pub mod proto;
 pub mod ring;
 pub mod traffic;
+mod verify;
 mod wait;
 
 #[cfg(test)]
@@ -31,7 +33,8 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-pub use front::{Builder, Guest};
+pub use builder::Builder;
+pub use front::Guest;
 pub use process::Flownic;
 pub use ring::{Desc, Ring, Seg};
 pub use traffic::{Layout, Received};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{front, soon, wait};
+use super::{Builder, front, soon, wait};
 
 /// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 60;
@@ -117,7 +117,7 @@ impl Flownic {
     }
 
     /// A guest builder for the socket of that name in its directory.
-    pub fn guest(&self, name: &str) -> front::Builder {
+    pub fn guest(&self, name: &str) -> Builder {
         front::Guest::builder(self.path(name))
     }
 

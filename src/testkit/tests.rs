@@ -197,7 +197,7 @@ fn a_kick_is_left_out_when_the_device_does_not_want_it() {
     let ram = std::sync::Arc::new(memory::Ram::new(&[(0, 1 << 20)]));
     let seg = |ram: &memory::Ram| [Seg { addr: ram.alloc(64), len: 64, writable: false }];
     for event_idx in [true, false] {
-        let mut ring = Ring::new(ram.clone(), 1, 8, event_idx);
+        let mut ring = Ring::new(ram.clone(), 1, 8, event_idx, false);
         ring.reset(0xfffe);
         // The device last asked to hear of entry 0xfffe, the next one; then of one five further on.
         let ask = |ring: &Ring, flags: u16, event: u16| {
@@ -221,7 +221,7 @@ fn a_kick_is_left_out_when_the_device_does_not_want_it() {
 #[should_panic(expected = "without a signal")]
 fn a_device_that_owes_a_signal_is_found_out() {
     let ram = std::sync::Arc::new(memory::Ram::new(&[(0, 1 << 20)]));
-    let mut ring = Ring::new(ram.clone(), 1, 8, true);
+    let mut ring = Ring::new(ram.clone(), 1, 8, true, false);
     let addr = ram.alloc(64);
     ring.add(&[Seg { addr, len: 64, writable: false }], false).unwrap();
     let used = ring.used;
@@ -280,4 +280,24 @@ fn the_checksum_is_the_one_of_rfc_1071() {
     // Completing the partial sum as a device does gives the full one.
     let sum = frame::checksum(&[&partial[start..]]);
     assert_eq!(sum.to_be_bytes(), full[start + 6..start + 8]);
+}
+
+#[test]
+fn in_order_rings_take_descriptors_by_the_table_and_one_entry_for_many_chains() {
+    let ram = std::sync::Arc::new(memory::Ram::new(&[(0, 1 << 20)]));
+    let mut ring = Ring::new(ram.clone(), 0, 4, true, true);
+    let seg = Seg { addr: ram.alloc(64), len: 64, writable: true };
+    let heads: Vec<_> = (0..3).map(|_| ring.add(&[seg], false).unwrap()).collect();
+    assert_eq!(heads, [0, 1, 2]);
+    // The device uses the first two and writes one entry, for the second.
+    ram.write(ring.used + 4, &[1, 0, 0, 0, 20, 0, 0, 0]);
+    ram.store16(ring.used + 2, 2);
+    let used = [ring.take_used().unwrap(), ring.take_used().unwrap()];
+    assert_eq!(used.map(|u| (u.head, u.len)), [(0, 64), (1, 20)]);
+    assert!(ring.take_used().is_none());
+    assert_eq!(
+        [ring.add(&[seg], false), ring.add(&[seg], false), ring.add(&[seg], false)],
+        [Some(3), Some(0), Some(1)]
+    );
+    assert_eq!(ring.add(&[seg], false), None);
 }

@@ -76,7 +76,7 @@ impl Guest {
     /// Puts a frame into the ring without showing it to the device, to make batches. Waits for room if the ring
     /// is full, after showing what is in it.
     pub fn queue_tx(&mut self, pair: usize, header: NetHeader, frame: &[u8], layout: &Layout) {
-        let mut bytes = header.to_bytes().to_vec();
+        let mut bytes = header.to_bytes()[..self.header_len()].to_vec();
         bytes.extend(frame);
         let segs = self.place(&bytes, layout);
         self.reap_tx(pair);
@@ -202,8 +202,11 @@ impl Guest {
     pub fn try_recv(&mut self, pair: usize) -> Option<Received> {
         let first = self.rx(pair).take_used()?;
         let mut bytes = self.written(pair, first.len, &first.segs);
-        assert!(bytes.len() >= NetHeader::SIZE, "receive queue {pair}: {} bytes hold no header", bytes.len());
-        let header = NetHeader::from_bytes(&bytes[..NetHeader::SIZE].try_into().expect("12 bytes"));
+        let header_len = self.header_len();
+        assert!(bytes.len() >= header_len, "receive queue {pair}: {} bytes hold no header", bytes.len());
+        let mut header = [0; NetHeader::SIZE];
+        header[..header_len].copy_from_slice(&bytes[..header_len]);
+        let header = NetHeader::from_bytes(&header);
         let mut buffers = vec![first.segs];
         if self.has(F_MRG_RXBUF) {
             assert!(header.num_buffers >= 1, "receive queue {pair}: num_buffers is 0");
@@ -228,7 +231,7 @@ impl Guest {
             self.rx(pair).add(segs, false).expect("room for what was just taken");
         }
         self.rx(pair).kick_if_needed();
-        bytes.drain(..NetHeader::SIZE);
+        bytes.drain(..header_len);
         Some(Received { pair, header, frame: bytes })
     }
 

@@ -3,8 +3,15 @@
 //! Cooked use: [`Ring::add`] puts a chain into the table, [`Ring::publish`] shows it to the device,
 //! [`Ring::kick_if_needed`] decides like Linux, [`Ring::take_used`] gets the chain back. Raw use: every field of
 //! the three areas can be written on its own. The two don't mix on one ring: the cooked side panics when the
-//! device returns a head that it did not hand out.
+//! device returns a head that it did not hand out. With IN_ORDER (2.7.9) descriptors are taken in the order of
+//! the table, and one used entry may stand for several chains.
 
+mod desc;
+mod raw;
+
+pub use desc::*;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -13,45 +20,6 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::memory::Ram;
 use super::wait;
-
-/// The chain goes on at `next`.
-pub const DESC_NEXT: u16 = 1;
-/// The device writes to this buffer.
-pub const DESC_WRITE: u16 = 2;
-/// The buffer is a table of descriptors.
-pub const DESC_INDIRECT: u16 = 4;
-/// Available flag: the driver wants no signals.
-pub const AVAIL_NO_INTERRUPT: u16 = 1;
-/// Used flag: the device wants no kicks.
-pub const USED_NO_NOTIFY: u16 = 1;
-
-/// One descriptor (2.7.5), 16 bytes little-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Desc {
-    /// Guest-physical address.
-    pub addr: u64,
-    /// Bytes.
-    pub len: u32,
-    /// `DESC_*` bits.
-    pub flags: u16,
-    /// Index of the next descriptor, where `DESC_NEXT` is set.
-    pub next: u16,
-}
-
-impl Desc {
-    /// Bytes in the table.
-    pub const SIZE: u64 = 16;
-
-    /// Encodes to the little-endian wire form.
-    pub fn to_bytes(self) -> [u8; 16] {
-        let mut b = [0; 16];
-        b[..8].copy_from_slice(&self.addr.to_le_bytes());
-        b[8..12].copy_from_slice(&self.len.to_le_bytes());
-        b[12..14].copy_from_slice(&self.flags.to_le_bytes());
-        b[14..].copy_from_slice(&self.next.to_le_bytes());
-        b
-    }
-}
 
 /// A piece of guest memory in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +64,8 @@ pub struct Ring {
     pub used: u64,
     /// Whether EVENT_IDX is negotiated.
     pub event_idx: bool,
+    /// Whether IN_ORDER is negotiated.
+    pub in_order: bool,
     /// The descriptor the device waits on.
     pub kick_fd: EventFd,
     /// The descriptor the device signals.
@@ -105,8 +75,13 @@ pub struct Ring {
     signals: u64,
     signals_wanted: bool,
     ram: Arc<Ram>,
-    free: Vec<u16>,
+    /// Free descriptors, the next one to use in front.
+    free: VecDeque<u16>,
     chains: Vec<Option<Chain>>,
+    /// Heads in the order they were made available, for IN_ORDER.
+    order: VecDeque<u16>,
+    /// The entry that ends a batch of used chains, while some of them are still to be taken.
+    batch: Option<(u32, u32)>,
     next_avail: u16,
     added: u16,
     last_used: u16,
@@ -114,7 +89,7 @@ pub struct Ring {
 
 impl Ring {
     /// A ring with zeroed areas; the three lie in different regions where the guest has them.
-    pub fn new(ram: Arc<Ram>, index: usize, size: u16, event_idx: bool) -> Self {
+    pub fn new(ram: Arc<Ram>, index: usize, size: u16, event_idx: bool, in_order: bool) -> Self {
         let n = u64::from(size);
         let [desc, avail, used] = [16 * n, 6 + 2 * n, 6 + 8 * n].map(|len| ram.alloc(len));
         let eventfd = || EventFd::new(EFD_NONBLOCK).expect("an eventfd");
@@ -125,14 +100,17 @@ impl Ring {
             avail,
             used,
             event_idx,
+            in_order,
             kick_fd: eventfd(),
             call_fd: eventfd(),
             kicks: 0,
             signals: 0,
             signals_wanted: true,
             ram,
-            free: Vec::new(),
+            free: VecDeque::new(),
             chains: Vec::new(),
+            order: VecDeque::new(),
+            batch: None,
             next_avail: 0,
             added: 0,
             last_used: 0,
@@ -152,7 +130,9 @@ impl Ring {
         for (addr, len) in lost.iter().filter_map(|c| c.table) {
             self.ram.free(addr, len);
         }
-        self.free = (0..self.size).rev().collect();
+        self.free = (0..self.size).collect();
+        self.order.clear();
+        self.batch = None;
         self.chains.resize_with(n, || None);
         (self.next_avail, self.last_used, self.added) = (base, base, 0);
         self.set_avail_idx(base);
@@ -188,7 +168,7 @@ impl Ring {
         if needed == 0 || self.free.len() < needed {
             return None;
         }
-        let descs: Vec<u16> = (0..needed).map(|_| self.free.pop().expect("counted")).collect();
+        let descs: Vec<u16> = (0..needed).map(|_| self.free.pop_front().expect("counted")).collect();
         let head = descs[0];
         let mut table = None;
         if indirect {
@@ -204,6 +184,9 @@ impl Ring {
         self.write_avail(self.next_avail % self.size, head);
         self.next_avail = self.next_avail.wrapping_add(1);
         self.added += 1;
+        if self.in_order {
+            self.order.push_back(head);
+        }
         self.chains[usize::from(head)] = Some(Chain { descs, segs: segs.to_vec(), table });
         Some(head)
     }
@@ -256,15 +239,48 @@ impl Ring {
 
     /// Takes the next chain that the device returned. Its memory belongs to the caller.
     pub fn take_used(&mut self) -> Option<Used> {
-        let (id, len) = self.take_used_raw()?;
+        let (id, len) = if self.in_order { self.take_in_order()? } else { self.take_used_raw()? };
         let chain = usize::try_from(id).ok().and_then(|id| self.chains.get_mut(id)?.take());
         let chain =
             chain.unwrap_or_else(|| panic!("vring {}: head {id} came back but is not in flight", self.index));
-        self.free.extend(chain.descs.iter().rev());
+        if self.in_order {
+            self.free.extend(&chain.descs);
+        } else {
+            // Used again at once and in another order than the table's, as in Linux.
+            chain.descs.iter().rev().for_each(|&d| self.free.push_front(d));
+        }
         if let Some((addr, len)) = chain.table {
             self.ram.free(addr, len);
         }
         Some(Used { head: id as u16, len, segs: chain.segs })
+    }
+
+    /// The oldest chain, once the device has returned it or a later one. Chains that have no used entry of their own
+    /// count as filled (2.7.9).
+    fn take_in_order(&mut self) -> Option<(u32, u32)> {
+        let (last, len) = match self.batch {
+            Some(batch) => batch,
+            None if self.has_used() => self.used_entry(self.last_used % self.size),
+            None => return None,
+        };
+        assert!(
+            self.order.iter().any(|&h| u32::from(h) == last),
+            "vring {}: head {last} came back but is not in flight",
+            self.index
+        );
+        let head = u32::from(self.order.pop_front().expect("not empty: it has `last`"));
+        self.batch = (head != last).then_some((last, len));
+        self.step_used();
+        let written = |c: &Chain| c.segs.iter().filter(|s| s.writable).map(|s| s.len).sum();
+        let full = self.chains[head as usize].as_ref().map_or(0, written);
+        Some((head, if head == last { len } else { full }))
+    }
+
+    fn step_used(&mut self) {
+        self.last_used = self.last_used.wrapping_add(1);
+        if self.event_idx && self.signals_wanted {
+            self.set_used_event(self.last_used);
+        }
     }
 
     /// Takes the next used entry (id and length) without looking for a chain.
@@ -273,10 +289,7 @@ impl Ring {
             return None;
         }
         let entry = self.used_entry(self.last_used % self.size);
-        self.last_used = self.last_used.wrapping_add(1);
-        if self.event_idx && self.signals_wanted {
-            self.set_used_event(self.last_used);
-        }
+        self.step_used();
         Some(entry)
     }
 
@@ -364,77 +377,5 @@ impl Ring {
             }
         }
         true
-    }
-}
-
-/// Raw access to the three areas.
-impl Ring {
-    /// Writes entry `slot` of the descriptor table.
-    pub fn write_desc(&self, slot: u16, desc: Desc) {
-        self.ram.write(self.desc + Desc::SIZE * u64::from(slot), &desc.to_bytes());
-    }
-
-    /// Writes entry `slot` (not the running index) of the available ring.
-    pub fn write_avail(&self, slot: u16, head: u16) {
-        self.ram.store16(self.avail + 4 + 2 * u64::from(slot), head);
-    }
-
-    /// Writes `avail.idx` and nothing else.
-    pub fn set_avail_idx(&self, idx: u16) {
-        self.ram.store16(self.avail + 2, idx);
-    }
-
-    /// Reads `avail.idx`.
-    pub fn avail_idx(&self) -> u16 {
-        self.ram.load16(self.avail + 2)
-    }
-
-    /// Writes `avail.flags`.
-    pub fn set_avail_flags(&self, flags: u16) {
-        self.ram.store16(self.avail, flags);
-    }
-
-    /// Writes the driver's event index: signal when `used.idx` passes it.
-    pub fn set_used_event(&self, idx: u16) {
-        self.ram.store16(self.avail + 4 + 2 * u64::from(self.size), idx);
-    }
-
-    /// Reads the driver's event index.
-    pub fn used_event(&self) -> u16 {
-        self.ram.load16(self.avail + 4 + 2 * u64::from(self.size))
-    }
-
-    /// Reads `used.flags`.
-    pub fn used_flags(&self) -> u16 {
-        self.ram.load16(self.used)
-    }
-
-    /// Reads `used.idx`.
-    pub fn used_idx(&self) -> u16 {
-        self.ram.load16(self.used + 2)
-    }
-
-    /// Reads the device's event index: kick when `avail.idx` passes it.
-    pub fn avail_event(&self) -> u16 {
-        self.ram.load16(self.used + 4 + 8 * u64::from(self.size))
-    }
-
-    /// Reads entry `slot` of the used ring: id and length.
-    pub fn used_entry(&self, slot: u16) -> (u32, u32) {
-        let b = self.ram.read(self.used + 4 + 8 * u64::from(slot), 8);
-        (u32::from_le_bytes([b[0], b[1], b[2], b[3]]), u32::from_le_bytes([b[4], b[5], b[6], b[7]]))
-    }
-
-    /// Publishes one raw head at the next slot and kicks, after the caller wrote its descriptors.
-    pub fn offer_raw(&mut self, head: u16) {
-        self.write_avail(self.next_avail % self.size, head);
-        self.next_avail = self.next_avail.wrapping_add(1);
-        self.publish();
-        self.kick();
-    }
-
-    /// Bytes of the used ring, for the dirty log.
-    pub fn used_len(&self) -> u64 {
-        6 + 8 * u64::from(self.size)
     }
 }
