@@ -317,6 +317,13 @@ impl Ring {
         self.signals
     }
 
+    /// Waits for a signal, whatever was returned; `false` when the deadline passed first.
+    pub fn wait_call(&mut self, until: Instant) -> bool {
+        let came = wait::readable(&[&self.call_fd], until);
+        self.signals();
+        came
+    }
+
     /// Waits until the device has returned something. Blocks on the call descriptor while signals are wanted,
     /// else looks again and again; panics when the device returned something and owes the signal.
     pub fn wait_used(&mut self, until: Instant) -> bool {

@@ -1,0 +1,103 @@
+//! Typed configuration: the only place where strings become types.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::port::template::GenConfig;
+use crate::steer::{LearnConfig, SteerConfig};
+use crate::vhost::Endpoint;
+use crate::virtio::*;
+
+/// Queue pairs of a NIC, at most: the protocol crate's limit of 64 rings, less a control queue.
+pub const MAX_QUEUE_PAIRS: u16 = 31;
+
+/// Every feature that the device has, those of the rings and of vhost-user included.
+pub const DEVICE_FEATURES: u64 = F_CSUM
+    | F_GUEST_CSUM
+    | F_MTU
+    | F_GUEST_TSO4
+    | F_GUEST_TSO6
+    | F_GUEST_ECN
+    | F_HOST_TSO4
+    | F_HOST_TSO6
+    | F_HOST_ECN
+    | F_MRG_RXBUF
+    | F_STATUS
+    | F_CTRL_VQ
+    | F_CTRL_RX
+    | F_GUEST_ANNOUNCE
+    | F_MQ
+    | F_LOG_ALL
+    | F_ANY_LAYOUT
+    | F_INDIRECT_DESC
+    | F_EVENT_IDX
+    | F_PROTOCOL_FEATURES
+    | F_VERSION_1
+    | F_IN_ORDER
+    | F_GUEST_USO4
+    | F_GUEST_USO6
+    | F_HOST_USO;
+
+/// What workers do when there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PollMode {
+    /// Sleep at once.
+    Off,
+    /// Poll for that long, then sleep.
+    Adaptive(Duration),
+    /// Never sleep.
+    Always,
+}
+
+/// What the wire of a NIC is connected to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PortConfig {
+    /// A TAP device of this name, created if it does not exist.
+    Tap(String),
+    /// The NIC of this name; NICs that are linked, in whichever direction, share a wire.
+    Link(String),
+    /// Frames come back as they were sent.
+    Loopback,
+    /// Frames come back with their MAC addresses swapped.
+    Echo,
+    /// Frames vanish.
+    Null,
+    /// A traffic source.
+    Gen(GenConfig),
+}
+
+/// One NIC.
+#[derive(Debug, Clone)]
+pub struct NicConfig {
+    /// Its name.
+    pub name: String,
+    /// How it meets its front end.
+    pub endpoint: Endpoint,
+    /// Queue pairs, 1 to [`MAX_QUEUE_PAIRS`].
+    pub queue_pairs: u16,
+    /// The wire.
+    pub port: PortConfig,
+    /// Feature bits that are offered.
+    pub features: u64,
+    /// MTU of the wire (of the TAP device, and what `qemu-args` suggests).
+    pub mtu: u16,
+    /// Flow filters and RSS.
+    pub steer: SteerConfig,
+    /// Learned flows.
+    pub learn: LearnConfig,
+    /// Where its frames are recorded.
+    pub capture: Option<PathBuf>,
+}
+
+/// The whole process.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The NICs.
+    pub nics: Vec<NicConfig>,
+    /// CPUs of the workers, one each; without any, one worker that is not bound.
+    pub cpus: Vec<usize>,
+    /// What workers do when idle.
+    pub poll: PollMode,
+    /// Where the control socket is.
+    pub control: Option<PathBuf>,
+}

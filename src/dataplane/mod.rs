@@ -1,0 +1,42 @@
+//! The data plane: what a worker does with frames, in both directions.
+//!
+//! [`worker::Worker::step`] is all of it: for each queue pair that the worker serves, frames that the port has are
+//! received ([`rx`]), and frames that the guest has are sent ([`tx`]).
+
+pub mod rx;
+pub mod tx;
+pub mod worker;
+
+use crate::steer::Tick;
+use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces};
+
+/// What a worker carries through the data plane: its identity, the time, and scratch memory.
+pub struct Context {
+    /// Which worker this is: its own row in tables that have one per worker.
+    pub worker: usize,
+    /// Coarse time, for the age of learned flows.
+    pub now: Tick,
+    /// Frames by queue, chained: the first and last frame of each queue, and the next one of each frame.
+    first: [u8; 64],
+    last: [u8; 64],
+    next: [u8; BATCH],
+    /// Room for a frame that has to be worked on as a whole.
+    frame: Box<[u8]>,
+    /// Pieces of a frame for a system call.
+    pub pieces: Pieces,
+}
+
+impl Context {
+    /// A context for worker number `worker`.
+    pub fn new(worker: usize) -> Self {
+        Context {
+            worker,
+            now: Tick::default(),
+            first: [0; 64],
+            last: [0; 64],
+            next: [0; BATCH],
+            frame: vec![0; MAX_FRAME].into(),
+            pieces: Pieces::default(),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Guest to wire: frames out of a transmit ring, into the port.
+
+use super::rx::Frames;
+use super::{Context, rx};
+use crate::nic::{Nic, TxQueue};
+use crate::port::{Port, PortQueue};
+use crate::vhost::ring::{BatchStore, FrameBatch, RingFault};
+
+/// Takes one burst from transmit queue `i` and sends it. Returns whether there was anything.
+pub fn transmit(nic: &Nic, i: usize, port: &mut PortQueue, store: &mut BatchStore, cx: &mut Context) -> bool {
+    let Some(mut guard) = nic.tx[i].enter() else { return false };
+    let Some(q) = guard.as_mut() else { return false };
+    match burst(nic, i, q, port, store, cx) {
+        Ok(busy) => busy,
+        Err(fault) => {
+            let broken = nic.tx[i].take_broken(&mut guard);
+            drop(guard);
+            nic.tx_broken(i, broken, fault);
+            true
+        }
+    }
+}
+
+fn burst(
+    nic: &Nic,
+    i: usize,
+    q: &mut TxQueue,
+    port: &mut PortQueue,
+    store: &mut BatchStore,
+    cx: &mut Context,
+) -> Result<bool, RingFault> {
+    let c = &nic.tx_counters[i];
+    let mut batch = q.ring.pop(store)?;
+    let frames = batch.len() as u64;
+    if !batch.is_empty() {
+        c.packets.add(frames);
+        c.bytes.add((0..batch.len()).map(|i| batch.frame(i).len() as u64).sum());
+        if nic.is_link_up() {
+            learn(nic, i, &mut batch, cx);
+            if let Some(capture) = &nic.capture {
+                for f in 0..batch.len() {
+                    capture.sent(i, &batch, f, &mut cx.frame);
+                }
+            }
+            let refused = port.send(nic, &mut batch, cx);
+            c.drop_port.add(refused);
+            nic.counters.port_tx_packets.add_shared(frames - refused);
+        } else {
+            c.drop_link_down.add(frames);
+        }
+    }
+    drop(batch);
+    let taken = q.ring.complete();
+    if taken == 0 {
+        return Ok(false);
+    }
+    if q.armed {
+        q.ring.refuse_kicks();
+        q.armed = false;
+    }
+    if q.ring.wants_signal()
+        && let Some(call) = &q.call
+    {
+        call.fire();
+        c.signals.add(1);
+    } else {
+        c.signals_suppressed.add(1);
+    }
+    c.drop_malformed.add(q.ring.take_malformed());
+    Ok(true)
+}
+
+/// Shows the table of learned flows what the guest sends on this queue.
+fn learn(nic: &Nic, queue: usize, batch: &mut FrameBatch<'_>, cx: &Context) {
+    if !nic.steering.read().expect("steering never panics").learns() {
+        return;
+    }
+    batch.parse();
+    for i in 0..batch.len() {
+        if let Some(flow) = batch.headers(i).flow() {
+            nic.learned.learn(&flow, queue as u16, cx.now);
+        }
+    }
+}
+
+/// Hands frames of a batch that `from` sent to another NIC, as if they had come over a wire.
+pub fn cross(to: &Nic, batch: &mut FrameBatch<'_>, frames: Frames, cx: &mut Context) {
+    for i in 0..batch.len() {
+        let f = batch.frame_mut(i);
+        f.net = crate::offload::tx_header(f.net);
+    }
+    rx::receive(to, batch, frames, cx);
+}

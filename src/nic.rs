@@ -1,0 +1,277 @@
+//! One NIC: everything that lives longer than a connection to a front end.
+//!
+//! A NIC has `queue_pairs` receive and transmit [`Slot`]s. The front end's session starts rings and puts them into
+//! the slots; workers use them; a stop takes them out again.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
+
+use log::{info, warn};
+
+use crate::config::NicConfig;
+use crate::dataplane::worker::WorkerHandle;
+use crate::offload::Accepts;
+use crate::port::capture::Capture;
+use crate::port::tap::TapQueue;
+use crate::stats::{Named, NicCounters, NicStats, RxCounters, TxCounters};
+use crate::steer::{LearnTable, RuleSlot, Steering};
+use crate::trace::Trace;
+use crate::vhost::ring::{RingFault, RxRing, TxRing};
+
+/// An eventfd that tells the guest (call) or the front end (err) something.
+#[derive(Debug)]
+pub struct Notifier(pub File);
+
+impl Notifier {
+    /// Fires. A full eventfd has already fired.
+    pub fn fire(&self) {
+        let _ = (&self.0).write(&1u64.to_ne_bytes());
+    }
+}
+
+/// A started receive queue.
+pub struct RxQueue {
+    /// The ring.
+    pub ring: RxRing,
+    /// The guest's interrupt; none if it polls.
+    pub call: Option<Notifier>,
+    /// Where a broken ring is reported.
+    pub err: Option<Notifier>,
+}
+
+/// A started transmit queue.
+pub struct TxQueue {
+    /// The ring.
+    pub ring: TxRing,
+    /// The guest's interrupt; none if it polls.
+    pub call: Option<Notifier>,
+    /// Where a broken ring is reported.
+    pub err: Option<Notifier>,
+    /// The guest's kick. It is only waited for, never read (the worker's epoll is edge-triggered).
+    pub kick: File,
+    /// The guest was asked to kick.
+    pub armed: bool,
+}
+
+/// Where a queue is while it runs.
+///
+/// Workers take the lock once per burst. A worker that polls takes it again at once, and a mutex that is not fair would
+/// keep everybody else out for ever; so whoever wants to change the queue says so first, and workers stay away.
+pub struct Slot<Q> {
+    wanted: AtomicU32,
+    running: AtomicBool,
+    queue: Mutex<Option<Q>>,
+}
+
+impl<Q> Default for Slot<Q> {
+    fn default() -> Self {
+        Slot { wanted: AtomicU32::new(0), running: AtomicBool::new(false), queue: Mutex::new(None) }
+    }
+}
+
+impl<Q> Slot<Q> {
+    /// For a worker: the queue, unless it is stopped or about to be changed.
+    #[inline]
+    pub fn enter(&self) -> Option<MutexGuard<'_, Option<Q>>> {
+        if !self.running.load(Ordering::Relaxed) || self.wanted.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        self.queue.lock().ok()
+    }
+
+    /// For a worker that can't just come back later (it is about to sleep, or a frame in hand would be lost).
+    #[inline]
+    pub fn enter_waiting(&self) -> Option<MutexGuard<'_, Option<Q>>> {
+        if !self.running.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.queue.lock().ok()
+    }
+
+    /// For everybody else: changes the queue, with no worker in it.
+    pub fn change<T>(&self, f: impl FnOnce(&mut Option<Q>) -> T) -> T {
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let mut queue = self.queue.lock().expect("no worker panics with a queue in hand");
+        let result = f(&mut queue);
+        self.running.store(queue.is_some(), Ordering::Relaxed);
+        drop(queue);
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    /// Whether a queue is in it.
+    pub fn is_running(&self) -> bool {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// For a worker that found the queue broken: takes it out.
+    pub fn take_broken(&self, queue: &mut MutexGuard<'_, Option<Q>>) -> Option<Q> {
+        self.running.store(false, Ordering::Relaxed);
+        queue.take()
+    }
+}
+
+/// A NIC.
+pub struct Nic {
+    /// How it was configured.
+    pub config: NicConfig,
+    /// Tables that decide where a received frame goes.
+    pub steering: RwLock<Steering>,
+    /// Flows that the guest sends.
+    pub learned: LearnTable,
+    /// Receive queues.
+    pub rx: Box<[Slot<RxQueue>]>,
+    /// Transmit queues.
+    pub tx: Box<[Slot<TxQueue>]>,
+    /// Counters of the receive queues.
+    pub rx_counters: Box<[RxCounters]>,
+    /// Counters of the transmit queues.
+    pub tx_counters: Box<[TxCounters]>,
+    /// Counters of the NIC.
+    pub counters: NicCounters,
+    /// Hits of every rule, by worker (one writer each) and rule slot.
+    pub rule_hits: Box<[Box<[AtomicU64]>]>,
+    /// Feature bits in force; 0 without a driver.
+    pub features: AtomicU64,
+    /// What the host set with `link up|down`.
+    pub link_up: AtomicBool,
+    /// Any receive queue runs.
+    has_targets: AtomicBool,
+    /// The TAP device on its port, for its carrier.
+    tap: OnceLock<Arc<TapQueue>>,
+    /// Who watches steering decisions.
+    pub trace: Trace,
+    /// Where frames are recorded.
+    pub capture: Option<Capture>,
+    /// The worker of each queue pair.
+    pub workers: Box<[Arc<WorkerHandle>]>,
+}
+
+impl Nic {
+    /// Makes a NIC without a driver; queue pair `i` is served by `workers[i]`.
+    pub fn new(config: NicConfig, workers: Vec<Arc<WorkerHandle>>, capture: Option<Capture>) -> Self {
+        let pairs = usize::from(config.queue_pairs);
+        assert_eq!(workers.len(), pairs);
+        let most_workers = workers.iter().map(|w| w.id() + 1).max().unwrap_or(1);
+        let rules = config.steer.filter_capacity as usize;
+        Nic {
+            steering: RwLock::new(Steering::new(&config.steer)),
+            learned: LearnTable::new(config.learn),
+            rx: (0..pairs).map(|_| Slot::default()).collect(),
+            tx: (0..pairs).map(|_| Slot::default()).collect(),
+            rx_counters: (0..pairs).map(|_| RxCounters::default()).collect(),
+            tx_counters: (0..pairs).map(|_| TxCounters::default()).collect(),
+            counters: NicCounters::default(),
+            rule_hits: (0..most_workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect(),
+            features: AtomicU64::new(0),
+            link_up: AtomicBool::new(true),
+            has_targets: AtomicBool::new(false),
+            tap: OnceLock::new(),
+            trace: Trace::default(),
+            capture,
+            workers: workers.into(),
+            config,
+        }
+    }
+
+    /// The NIC's name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// What the guest takes without our help.
+    pub fn accepts(&self) -> Accepts {
+        Accepts::from_guest_features(self.features.load(Ordering::Relaxed))
+    }
+
+    /// Whether frames pass.
+    pub fn is_link_up(&self) -> bool {
+        self.link_up.load(Ordering::Relaxed)
+    }
+
+    /// Tells steering which receive queues run. Call after each change of a receive slot.
+    pub fn update_targets(&self) {
+        let mut steering = self.steering.write().expect("steering never panics");
+        let mask = self.rx.iter().enumerate().fold(0, |m, (i, q)| m | u64::from(q.is_running()) << i);
+        steering.set_enabled(mask);
+        self.has_targets.store(mask != 0, Ordering::Relaxed);
+    }
+
+    /// Whether any receive queue runs.
+    pub fn has_targets(&self) -> bool {
+        self.has_targets.load(Ordering::Relaxed)
+    }
+
+    /// Its port is this TAP device.
+    pub fn set_tap(&self, tap: Arc<TapQueue>) {
+        let _ = self.tap.set(tap);
+    }
+
+    /// A worker found receive queue `i` broken.
+    pub fn rx_broken(&self, i: usize, queue: Option<RxQueue>, fault: RingFault) {
+        self.rx_counters[i].ring_faults.add(1);
+        warn!("{}: receive queue {i} stopped: {fault}", self.name());
+        if let Some(err) = queue.and_then(|q| q.err) {
+            err.fire();
+        }
+        self.update_targets();
+    }
+
+    /// A worker found transmit queue `i` broken.
+    pub fn tx_broken(&self, i: usize, queue: Option<TxQueue>, fault: RingFault) {
+        self.tx_counters[i].ring_faults.add(1);
+        warn!("{}: transmit queue {i} stopped: {fault}", self.name());
+        if let Some(queue) = queue {
+            self.workers[i].unwatch(&queue.kick);
+            if let Some(err) = &queue.err {
+                err.fire();
+            }
+        }
+    }
+
+    /// The link as the host wants it.
+    pub fn set_link(&self, up: bool) {
+        if self.link_up.swap(up, Ordering::Relaxed) != up {
+            info!("{}: link {}", self.name(), if up { "up" } else { "down" });
+            if let Some(Err(e)) = self.tap.get().map(|tap| tap.set_carrier(up)) {
+                warn!("{}: the TAP device does not follow: {e}", self.name());
+            }
+        }
+    }
+
+    /// Hits of the rule in `slot`.
+    pub fn hits(&self, slot: RuleSlot) -> u64 {
+        self.rule_hits.iter().map(|w| w[slot.0 as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    /// A new rule is in `slot`: it has no hits yet.
+    pub fn reset_hits(&self, slot: RuleSlot) {
+        self.rule_hits.iter().for_each(|w| w[slot.0 as usize].store(0, Ordering::Relaxed));
+    }
+
+    /// All counters.
+    pub fn stats(&self) -> NicStats {
+        NicStats {
+            nic: self.config.name.clone(),
+            device: Named::new(NicCounters::NAMES, &self.counters.values()),
+            rx: self.rx_counters.iter().map(|c| Named::new(RxCounters::NAMES, &c.values())).collect(),
+            tx: self.tx_counters.iter().map(|c| Named::new(TxCounters::NAMES, &c.values())).collect(),
+        }
+    }
+
+    /// All counters back to zero. Takes each queue aside for it, since a counter has one writer.
+    pub fn reset_stats(&self) {
+        for (slot, c) in self.rx.iter().zip(&self.rx_counters) {
+            slot.change(|_| c.reset());
+        }
+        for (slot, c) in self.tx.iter().zip(&self.tx_counters) {
+            slot.change(|_| c.reset());
+        }
+        self.counters.reset();
+        for hits in self.rule_hits.iter().flat_map(|w| w.iter()) {
+            hits.store(0, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `link`: NICs connected to each other. Two are back to back; more share a learning switch.
+//!
+//! A frame goes from the sender's transmit buffers into the receiver's receive buffers in one copy, made by the sender's
+//! worker.
+//!
+//! The switch learns which member a source address was last seen at. Its table is bounded; when it is full,
+//! unknown addresses are flooded, as a switch does. A moved address overwrites its entry; an entry never ages, since members
+//! come and go only with the process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, RwLock, Weak};
+
+use super::Port;
+use crate::dataplane::{Context, rx::Frames, tx};
+use crate::nic::Nic;
+use crate::vhost::ring::{BatchStore, FrameBatch};
+use crate::virtio::MacAddr;
+
+/// Addresses that a switch remembers.
+const ADDRESSES: usize = 16384;
+/// NICs on a switch.
+pub const MAX_MEMBERS: usize = 32;
+
+/// What linked NICs share.
+#[derive(Default)]
+pub struct Switch {
+    members: OnceLock<Vec<Weak<Nic>>>,
+    addresses: RwLock<HashMap<MacAddr, u8>>,
+}
+
+impl Switch {
+    /// Says, once, who is connected. [`LinkPort`]s name members by their place in the list.
+    pub fn connect(&self, members: Vec<Weak<Nic>>) {
+        debug_assert!(members.len() <= MAX_MEMBERS);
+        let _ = self.members.set(members);
+    }
+
+    fn members(&self) -> &[Weak<Nic>] {
+        self.members.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// The frames of the batch that each member gets.
+    fn forward(&self, from: usize, batch: &FrameBatch<'_>) -> [Frames; MAX_MEMBERS] {
+        let mut to = [0; MAX_MEMBERS];
+        let count = self.members().len();
+        let mut news = false;
+        let addresses = self.addresses.read().expect("no panic with the table in hand");
+        for i in 0..batch.len() {
+            let h = batch.headers(i);
+            news |= !h.src.is_group() && addresses.get(&h.src) != Some(&(from as u8));
+            match addresses.get(&h.dst) {
+                Some(&member) if !h.dst.is_group() => to[usize::from(member)] |= 1 << i,
+                _ => to[..count].iter_mut().for_each(|frames| *frames |= 1 << i),
+            }
+        }
+        drop(addresses);
+        to[from] = 0;
+        if news {
+            self.learn(from, batch);
+        }
+        to
+    }
+
+    #[cold]
+    fn learn(&self, from: usize, batch: &FrameBatch<'_>) {
+        let mut addresses = self.addresses.write().expect("no panic with the table in hand");
+        for i in 0..batch.len() {
+            let src = batch.headers(i).src;
+            if !src.is_group() && (addresses.len() < ADDRESSES || addresses.contains_key(&src)) {
+                addresses.insert(src, from as u8);
+            }
+        }
+    }
+}
+
+/// A NIC's end of a link.
+pub struct LinkPort {
+    switch: Arc<Switch>,
+    member: usize,
+}
+
+impl LinkPort {
+    /// The end of member number `member`.
+    pub fn new(switch: Arc<Switch>, member: usize) -> Self {
+        LinkPort { switch, member }
+    }
+}
+
+impl Port for LinkPort {
+    fn receive<'a>(&'a mut self, store: &'a mut BatchStore) -> FrameBatch<'a> {
+        FrameBatch::new(store)
+    }
+
+    fn send(&mut self, _from: &Nic, batch: &mut FrameBatch<'_>, cx: &mut Context) -> u64 {
+        let members = self.switch.members();
+        batch.parse();
+        if let [a, b] = members {
+            let peer = if self.member == 0 { b } else { a };
+            return match peer.upgrade() {
+                Some(peer) => {
+                    let frames = crate::dataplane::rx::all(batch);
+                    tx::cross(&peer, batch, frames, cx);
+                    0
+                }
+                None => batch.len() as u64,
+            };
+        }
+        let to = self.switch.forward(self.member, batch);
+        for (member, frames) in members.iter().zip(to) {
+            if frames != 0
+                && let Some(member) = member.upgrade()
+            {
+                tx::cross(&member, batch, frames, cx);
+            }
+        }
+        0
+    }
+}

@@ -1,0 +1,532 @@
+//! Frames of the traffic generator: one frame is built, and stamped anew for every flow.
+//!
+//! Flows differ in the source port, and beyond [`PORTS`] of them in the source address. A stamp patches these
+//! and the checksums, at a cost that does not depend on the frame's size.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use crate::offload::Sum;
+use crate::virtio::MacAddr;
+
+/// The smallest frame, without frame check sequence.
+pub const MIN_SIZE: usize = 60;
+/// The largest frame: an MTU of 9000 with its Ethernet header and tag, and what switches call jumbo.
+pub const MAX_SIZE: usize = 9216;
+/// The most flows.
+pub const MAX_FLOWS: u32 = 100_000_000;
+/// Source ports in use, from [`FIRST_PORT`]; the next flow has the first port again and another address.
+pub const PORTS: u32 = 50_000;
+/// The source port of flow 0.
+pub const FIRST_PORT: u16 = 10_000;
+
+const DEFAULT_SRC_MAC: MacAddr = MacAddr([0x02, 0x67, 0x65, 0x6e, 0, 1]);
+const DEFAULT_DST_MAC: MacAddr = MacAddr([0x02, 0x67, 0x65, 0x6e, 0, 2]);
+/// RFC 2544 sets 198.18.0.0/15 aside for benchmarks, RFC 5180 2001:2::/48.
+const DEFAULT_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1)];
+const DEFAULT_V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1)];
+/// The port of the discard service (RFC 863).
+const DEFAULT_DST_PORT: u16 = 9;
+const KEYS: &str = "flows, size, rate, proto, ip, vlan, src-mac, dst-mac, src-ip, dst-ip, dst-port";
+
+/// Transport protocol of the frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proto {
+    /// UDP.
+    Udp = 17,
+    /// TCP: segments with ACK set, of no connection.
+    Tcp = 6,
+}
+
+impl Proto {
+    fn name(self) -> &'static str {
+        match self {
+            Proto::Udp => "udp",
+            Proto::Tcp => "tcp",
+        }
+    }
+
+    fn header_len(self) -> usize {
+        match self {
+            Proto::Udp => 8,
+            Proto::Tcp => 20,
+        }
+    }
+}
+
+/// What the generator sends. Written as `flows=16,size=60,proto=udp`, with `,` or `;` in between; what is not
+/// said has its default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GenConfig {
+    /// Number of flows, 1 to [`MAX_FLOWS`]. Default 1.
+    pub flows: u32,
+    /// Bytes of a frame without frame check sequence, [`MIN_SIZE`] to [`MAX_SIZE`]. Default: the smallest that
+    /// holds the headers.
+    pub size: usize,
+    /// Frames a second of all flows together; `None`, the default, is as many as possible.
+    pub rate: Option<u64>,
+    /// Default UDP.
+    pub proto: Proto,
+    /// VLAN id, 1 to 4094. Default none.
+    pub vlan: Option<u16>,
+    /// Sender's MAC address.
+    pub src_mac: MacAddr,
+    /// Receiver's MAC address; `None` leaves it to the port, which knows that of its NIC.
+    pub dst_mac: Option<MacAddr>,
+    /// Sender's address of the first [`PORTS`] flows.
+    pub src_ip: IpAddr,
+    /// Receiver's address, of the same version.
+    pub dst_ip: IpAddr,
+    /// Receiver's port. Default 9 (discard).
+    pub dst_port: u16,
+}
+
+/// What is wrong with a generator's configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GenError {
+    /// A part that is no `key=value`.
+    #[error("'{0}' is no key=value; the generator takes {KEYS}")]
+    NotKeyValue(String),
+    /// A key that nobody knows.
+    #[error("The generator knows no '{0}'; it takes {KEYS}")]
+    UnknownKey(String),
+    /// A key that is there twice.
+    #[error("'{0}' is given twice")]
+    Twice(String),
+    /// A value that a key cannot have.
+    #[error("{key}={value} is not possible; {key} takes {allowed}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A frame of this size cannot hold its headers.
+    #[error("size={size} is too small: {what} takes at least {min}")]
+    TooSmall {
+        /// The size that was asked for.
+        size: usize,
+        /// What it shall hold.
+        what: String,
+        /// The smallest possible size.
+        min: usize,
+    },
+    /// Addresses of both versions, or of another than `ip` says.
+    #[error("src-ip={src}, dst-ip={dst}{} are not of one IP version", .ip.map(|v| format!(" and ip={v}")).unwrap_or_default())]
+    Versions {
+        /// Sender's address.
+        src: IpAddr,
+        /// Receiver's address.
+        dst: IpAddr,
+        /// What `ip` says.
+        ip: Option<u8>,
+    },
+    /// The flows need addresses beyond the last one.
+    #[error(
+        "{flows} flows need {more} addresses after src-ip={src}, and there are fewer; take a lower address"
+    )]
+    Addresses {
+        /// Number of flows.
+        flows: u32,
+        /// Addresses besides the first one.
+        more: u32,
+        /// The first address.
+        src: IpAddr,
+    },
+}
+
+impl Default for GenConfig {
+    fn default() -> Self {
+        GenConfig {
+            flows: 1,
+            size: MIN_SIZE,
+            rate: None,
+            proto: Proto::Udp,
+            vlan: None,
+            src_mac: DEFAULT_SRC_MAC,
+            dst_mac: None,
+            src_ip: DEFAULT_V4[0].into(),
+            dst_ip: DEFAULT_V4[1].into(),
+            dst_port: DEFAULT_DST_PORT,
+        }
+    }
+}
+
+impl GenConfig {
+    fn headers(&self) -> usize {
+        let tag = if self.vlan.is_some() { 4 } else { 0 };
+        14 + tag + if self.src_ip.is_ipv4() { 20 } else { 40 } + self.proto.header_len()
+    }
+}
+
+impl FromStr for GenConfig {
+    type Err = GenError;
+
+    fn from_str(s: &str) -> Result<Self, GenError> {
+        let mut config = GenConfig::default();
+        let (mut size, mut ip, mut src_ip, mut dst_ip) = (None, None, None, None);
+        let mut seen: Vec<&str> = Vec::new();
+        for part in s.split([',', ';']).filter(|p| !p.is_empty()) {
+            let (key, value) = part.split_once('=').ok_or_else(|| GenError::NotKeyValue(part.to_string()))?;
+            if seen.contains(&key) {
+                return Err(GenError::Twice(key.to_string()));
+            }
+            seen.push(key);
+            match key {
+                "flows" => config.flows = number("flows", value, 1, MAX_FLOWS.into())? as u32,
+                "size" => size = Some(number("size", value, MIN_SIZE as u64, MAX_SIZE as u64)? as usize),
+                "rate" => config.rate = Some(number("rate", value, 1, 1_000_000_000)?),
+                "proto" => {
+                    config.proto = choice("proto", value, &[("udp", Proto::Udp), ("tcp", Proto::Tcp)])?
+                }
+                "ip" => ip = Some(choice("ip", value, &[("4", 4), ("6", 6)])?),
+                "vlan" => config.vlan = Some(number("vlan", value, 1, 4094)? as u16),
+                "src-mac" => config.src_mac = typed("src-mac", value, "an address like 02:00:00:00:00:01")?,
+                "dst-mac" => {
+                    config.dst_mac = Some(typed("dst-mac", value, "an address like 02:00:00:00:00:01")?)
+                }
+                "src-ip" => src_ip = Some(typed("src-ip", value, "an IPv4 or IPv6 address")?),
+                "dst-ip" => dst_ip = Some(typed("dst-ip", value, "an IPv4 or IPv6 address")?),
+                "dst-port" => config.dst_port = number("dst-port", value, 1, 65_535)? as u16,
+                _ => return Err(GenError::UnknownKey(key.to_string())),
+            }
+        }
+
+        // Without `ip`, an address tells the version.
+        let ipv6 = ip.map_or_else(|| src_ip.or(dst_ip).is_some_and(|a: IpAddr| a.is_ipv6()), |v| v == 6);
+        let defaults = if ipv6 { DEFAULT_V6.map(IpAddr::V6) } else { DEFAULT_V4.map(IpAddr::V4) };
+        config.src_ip = src_ip.unwrap_or(defaults[0]);
+        config.dst_ip = dst_ip.unwrap_or(defaults[1]);
+        if config.src_ip.is_ipv6() != ipv6 || config.dst_ip.is_ipv6() != ipv6 {
+            return Err(GenError::Versions { src: config.src_ip, dst: config.dst_ip, ip });
+        }
+        let more = (config.flows - 1) / PORTS;
+        if low_word(config.src_ip).checked_add(more).is_none() {
+            return Err(GenError::Addresses { flows: config.flows, more, src: config.src_ip });
+        }
+        let min = config.headers().max(MIN_SIZE);
+        config.size = size.unwrap_or(min);
+        if config.size < min {
+            let version = if ipv6 { 6 } else { 4 };
+            let tag = if config.vlan.is_some() { " with a VLAN tag" } else { "" };
+            let what = format!("{} over IPv{version}{tag}", config.proto.name());
+            return Err(GenError::TooSmall { size: config.size, what, min });
+        }
+        Ok(config)
+    }
+}
+
+/// A number between two limits; `k`, `M` and `G` stand for thousands, millions and so on.
+fn number(key: &'static str, value: &str, min: u64, max: u64) -> Result<u64, GenError> {
+    let (digits, unit) = match value.strip_suffix(['k', 'M', 'G']) {
+        Some(digits) if value.ends_with('k') => (digits, 1_000),
+        Some(digits) if value.ends_with('M') => (digits, 1_000_000),
+        Some(digits) => (digits, 1_000_000_000),
+        None => (value, 1),
+    };
+    let parsed =
+        digits.parse::<u64>().ok().filter(|_| !digits.starts_with('+')).and_then(|n| n.checked_mul(unit));
+    parsed.filter(|n| (min..=max).contains(n)).ok_or_else(|| GenError::Value {
+        key,
+        value: value.to_string(),
+        allowed: format!("{min} to {max}"),
+    })
+}
+
+fn choice<T: Copy>(key: &'static str, value: &str, choices: &[(&str, T)]) -> Result<T, GenError> {
+    choices.iter().find(|(name, _)| *name == value).map(|(_, v)| *v).ok_or_else(|| GenError::Value {
+        key,
+        value: value.to_string(),
+        allowed: choices.iter().map(|c| c.0).collect::<Vec<_>>().join(" or "),
+    })
+}
+
+fn typed<T: FromStr>(key: &'static str, value: &str, allowed: &str) -> Result<T, GenError> {
+    value.parse().map_err(|_| GenError::Value { key, value: value.to_string(), allowed: allowed.to_string() })
+}
+
+/// The part of an address that flows count up.
+fn low_word(ip: IpAddr) -> u32 {
+    match ip {
+        IpAddr::V4(a) => a.to_bits(),
+        IpAddr::V6(a) => a.to_bits() as u32,
+    }
+}
+
+/// A generated frame, ready for any of its flows.
+#[derive(Debug, Clone)]
+pub struct Template {
+    frame: Box<[u8]>,
+    flows: u32,
+    /// Last 32 bits of the source address of flow 0.
+    address: u32,
+    /// Where they lie.
+    address_at: usize,
+    /// Where the IPv4 header checksum lies, and the sum of the header without these 32 bits.
+    ip_csum: Option<(usize, Sum)>,
+    /// Where the source port lies.
+    port_at: usize,
+    /// Where the L4 checksum lies.
+    csum_at: usize,
+    /// What it covers, without these 32 bits and the source port.
+    csum: Sum,
+}
+
+impl Template {
+    /// Builds the frame of flow 0.
+    ///
+    /// # Panics
+    /// When the size cannot hold the headers or the addresses are of two versions, which a parsed configuration
+    /// excludes.
+    pub fn new(config: &GenConfig) -> Template {
+        assert!((config.headers()..=MAX_SIZE).contains(&config.size), "frame of {} bytes", config.size);
+        let mut f = Vec::with_capacity(config.size);
+        f.extend(config.dst_mac.unwrap_or(DEFAULT_DST_MAC).0);
+        f.extend(config.src_mac.0);
+        if let Some(id) = config.vlan {
+            f.extend([0x81, 0x00]);
+            f.extend(id.to_be_bytes());
+        }
+        let proto = config.proto as u8;
+        let ip = f.len() + 2;
+        let (addresses, ip_csum) = match (config.src_ip, config.dst_ip) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                f.extend([0x08, 0x00, 0x45, 0]);
+                f.extend(((config.size - ip) as u16).to_be_bytes());
+                f.extend([0, 0, 0x40, 0, 64, proto, 0, 0]);
+                f.extend([src.octets(), dst.octets()].concat());
+                (ip + 12..ip + 20, true)
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                f.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+                f.extend(((config.size - ip - 40) as u16).to_be_bytes());
+                f.extend([proto, 64]);
+                f.extend([src.octets(), dst.octets()].concat());
+                (ip + 8..ip + 40, false)
+            }
+            (src, dst) => panic!("{src} and {dst} are not of one IP version"),
+        };
+        let l4 = f.len();
+        f.extend([0, 0]);
+        f.extend(config.dst_port.to_be_bytes());
+        match config.proto {
+            Proto::Udp => f.extend(((config.size - l4) as u16).to_be_bytes()),
+            // Sequence numbers 1, ACK, the largest window.
+            Proto::Tcp => f.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff]),
+        }
+        let csum_at = f.len();
+        f.resize(l4 + config.proto.header_len(), 0);
+        let filler = config.size - f.len();
+        f.extend((0..filler).map(|i| i as u8));
+
+        let address_at = addresses.start + addresses.len() / 2 - 4;
+        let address = low_word(config.src_ip);
+        f[address_at..address_at + 4].fill(0);
+        let csum = Sum::new()
+            .add_bytes(&f[addresses])
+            .add_word(proto.into())
+            .add_word((config.size - l4) as u16)
+            .add_bytes(&f[l4..]);
+        let mut template = Template {
+            ip_csum: ip_csum.then(|| (ip + 10, Sum::new().add_bytes(&f[ip..l4]))),
+            flows: config.flows.max(1),
+            address,
+            address_at,
+            port_at: l4,
+            csum_at,
+            csum,
+            frame: f.into(),
+        };
+        template.stamp(0);
+        template
+    }
+
+    /// Bytes of the frame.
+    pub fn size(&self) -> usize {
+        self.frame.len()
+    }
+
+    /// Number of flows.
+    pub fn flows(&self) -> u32 {
+        self.flows
+    }
+
+    /// Sets the receiver's MAC address.
+    pub fn set_dst_mac(&mut self, mac: MacAddr) {
+        self.frame[..6].copy_from_slice(&mac.0);
+    }
+
+    /// Makes the frame one of flow `flow` (modulo the number of flows), with its checksums.
+    #[inline]
+    pub fn stamp(&mut self, flow: u32) -> &[u8] {
+        let flow = flow % self.flows;
+        let port = FIRST_PORT + (flow % PORTS) as u16;
+        let address = self.address.wrapping_add(flow / PORTS);
+        if let Some((at, sum)) = self.ip_csum {
+            self.put(at, sum.add_long(address).checksum());
+        }
+        self.frame[self.address_at..self.address_at + 4].copy_from_slice(&address.to_be_bytes());
+        self.put(self.port_at, port);
+        self.put(self.csum_at, self.csum.add_long(address).add_word(port).nonzero_checksum());
+        &self.frame
+    }
+
+    fn put(&mut self, at: usize, value: u16) {
+        self.frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn config(s: &str) -> GenConfig {
+        s.parse().unwrap_or_else(|e| panic!("{s}: {e}"))
+    }
+
+    fn error(s: &str) -> String {
+        s.parse::<GenConfig>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn both_separators_and_every_key_are_understood() {
+        assert_eq!(config(""), GenConfig::default());
+        let all = "flows=16;size=1514,rate=2M;proto=tcp,ip=6;vlan=7,src-mac=02:00:00:00:00:0a;\
+                   dst-mac=02:00:00:00:00:0b,src-ip=fd00::1;dst-ip=fd00::2,dst-port=80";
+        let expected = GenConfig {
+            flows: 16,
+            size: 1514,
+            rate: Some(2_000_000),
+            proto: Proto::Tcp,
+            vlan: Some(7),
+            src_mac: MacAddr([2, 0, 0, 0, 0, 10]),
+            dst_mac: Some(MacAddr([2, 0, 0, 0, 0, 11])),
+            src_ip: "fd00::1".parse().unwrap(),
+            dst_ip: "fd00::2".parse().unwrap(),
+            dst_port: 80,
+        };
+        assert_eq!(config(all), expected);
+        assert_eq!(config("rate=15k").rate, Some(15_000));
+        assert_eq!(config("rate=1G").rate, Some(1_000_000_000));
+    }
+
+    #[test]
+    fn what_is_left_out_fits_what_is_said() {
+        assert_eq!(config("ip=6,proto=tcp,vlan=1").size, 78);
+        assert_eq!(config("ip=6").src_ip, IpAddr::V6(DEFAULT_V6[0]));
+        assert_eq!(config("dst-ip=fd00::9").src_ip, IpAddr::V6(DEFAULT_V6[0]));
+        assert_eq!(config("dst-ip=10.0.0.9").src_ip, IpAddr::V4(DEFAULT_V4[0]));
+    }
+
+    #[test]
+    fn errors_name_the_fault_and_what_is_allowed() {
+        for (bad, says) in [
+            ("flow=1", "knows no 'flow'; it takes flows, size, rate"),
+            ("flows", "'flows' is no key=value"),
+            ("flows=1,flows=2", "'flows' is given twice"),
+            ("flows=0", "flows=0 is not possible; flows takes 1 to 100000000"),
+            ("flows=+1", "flows takes"),
+            ("size=59", "size takes 60 to 9216"),
+            ("size=9217", "size takes 60 to 9216"),
+            ("rate=0", "rate takes 1 to 1000000000"),
+            ("rate=99999999999999999G", "rate takes"),
+            ("proto=sctp", "proto=sctp is not possible; proto takes udp or tcp"),
+            ("ip=5", "ip takes 4 or 6"),
+            ("vlan=4095", "vlan takes 1 to 4094"),
+            ("dst-mac=02", "dst-mac takes an address like 02:00:00:00:00:01"),
+            ("src-ip=10.0.0", "src-ip takes an IPv4 or IPv6 address"),
+            ("dst-port=0", "dst-port takes 1 to 65535"),
+            ("size=60,proto=tcp,ip=6,vlan=1", "tcp over IPv6 with a VLAN tag takes at least 78"),
+            ("ip=4,dst-ip=fd00::1", "src-ip=198.18.0.1, dst-ip=fd00::1 and ip=4 are not of one IP version"),
+            ("src-ip=10.0.0.1,dst-ip=fd00::1", "dst-ip=fd00::1 are not of one IP version"),
+            (
+                "src-ip=255.255.255.255,flows=50001",
+                "50001 flows need 1 addresses after src-ip=255.255.255.255",
+            ),
+        ] {
+            assert!(error(bad).contains(says), "{bad}: {}", error(bad));
+        }
+    }
+
+    /// The fields of a frame that a receiver looks at, found by parsing, with all checksums verified.
+    fn parse(f: &[u8]) -> (Option<u16>, Proto, Vec<u8>, u16) {
+        let be = |at: usize| u16::from_be_bytes([f[at], f[at + 1]]);
+        let (vlan, ip) = if be(12) == 0x8100 { (Some(be(14)), 18) } else { (None, 14) };
+        let (src, addresses, proto, l4) = match be(ip - 2) {
+            0x0800 => {
+                assert_eq!(Sum::new().add_bytes(&f[ip..ip + 20]).folded(), 0xffff);
+                assert_eq!(usize::from(be(ip + 2)), f.len() - ip);
+                (&f[ip + 12..ip + 16], &f[ip + 12..ip + 20], f[ip + 9], ip + 20)
+            }
+            0x86dd => {
+                assert_eq!(usize::from(be(ip + 4)), f.len() - ip - 40);
+                (&f[ip + 8..ip + 24], &f[ip + 8..ip + 40], f[ip + 6], ip + 40)
+            }
+            other => panic!("EtherType {other:#x}"),
+        };
+        let sum = Sum::new().add_bytes(addresses).add_word(proto.into()).add_long((f.len() - l4) as u32);
+        assert_eq!(sum.add_bytes(&f[l4..]).folded(), 0xffff);
+        let proto = match proto {
+            6 => Proto::Tcp,
+            17 => Proto::Udp,
+            other => panic!("protocol {other}"),
+        };
+        if proto == Proto::Udp {
+            assert_eq!(usize::from(be(l4 + 4)), f.len() - l4);
+            assert_ne!(be(l4 + 6), 0);
+        }
+        (vlan, proto, src.to_vec(), be(l4))
+    }
+
+    #[test]
+    fn flows_differ_in_port_and_then_in_address() {
+        let mut t = Template::new(&config("flows=100001"));
+        let seen: HashSet<_> =
+            [0, 1, 49_999, 50_000, 99_999, 100_000].map(|flow| parse(t.stamp(flow)).2).into();
+        assert_eq!(seen, [vec![198, 18, 0, 1], vec![198, 18, 0, 2], vec![198, 18, 0, 3]].into());
+        assert_eq!(parse(t.stamp(0)).3, 10_000);
+        assert_eq!(parse(t.stamp(49_999)).3, 59_999);
+        assert_eq!((parse(t.stamp(50_001)).2, parse(t.stamp(50_001)).3), (vec![198, 18, 0, 2], 10_001));
+        assert_eq!(t.stamp(100_001).to_vec(), t.stamp(0).to_vec());
+        let mut six = Template::new(&config("flows=100000,ip=6"));
+        assert_eq!(parse(six.stamp(99_999)).2[12..], [0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn mac_addresses_are_local_and_the_receiver_can_be_set() {
+        let mut t = Template::new(&GenConfig::default());
+        for mac in [&t.stamp(0)[..6].to_vec(), &t.stamp(0)[6..12].to_vec()] {
+            assert_eq!(mac[0] & 3, 2);
+        }
+        let mac = MacAddr([2, 9, 9, 9, 9, 9]);
+        t.set_dst_mac(mac);
+        assert_eq!(t.stamp(0)[..6], mac.0);
+        assert_eq!(Template::new(&config("dst-mac=02:09:09:09:09:09")).stamp(0)[..6], mac.0);
+    }
+
+    proptest! {
+        #[test]
+        fn every_frame_has_its_size_and_right_checksums(
+            size in 78..MAX_SIZE, tcp in any::<bool>(), ipv6 in any::<bool>(), vlan in prop::option::of(1u16..4095),
+            flows in prop::collection::vec(any::<u32>(), 1..5), port in 1u16..,
+        ) {
+            let proto = if tcp { Proto::Tcp } else { Proto::Udp };
+            let vlan_key = vlan.map(|v| format!("vlan={v}")).unwrap_or_default();
+            let ip = if ipv6 { 6 } else { 4 };
+            let text = format!("flows=100M;size={size};proto={};ip={ip};dst-port={port};{vlan_key}", proto.name());
+            let mut t = Template::new(&config(&text));
+            for flow in flows {
+                let f = t.stamp(flow);
+                prop_assert_eq!(f.len(), size);
+                let (got_vlan, got_proto, _, sport) = parse(f);
+                prop_assert_eq!((got_vlan, got_proto), (vlan, proto));
+                prop_assert_eq!(u32::from(sport), 10_000 + flow % MAX_FLOWS % PORTS);
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The dirty-page log of a migration, as the `vhost-user-backend` crate wants it: a bitmap per memory region that
+//! can be replaced while the region is in use.
+//!
+//! The crate's own bitmap takes a lock for every marked page even when nobody migrates. This one is asked only
+//! while `VHOST_F_LOG_ALL` is negotiated (the rings keep that flag), so it may be simple.
+
+use std::io;
+use std::sync::{Arc, RwLock};
+
+use vhost_user_backend::bitmap::{AtomicBitmapMmap, BitmapReplace, MemRegionBitmap, MmapLogReg};
+use vm_memory::bitmap::{Bitmap, BitmapSlice, WithBitmapSlice};
+use vm_memory::mmap::NewBitmap;
+use vm_memory::{Address, GuestMemoryRegion};
+
+/// `VHOST_LOG_PAGE` of the vhost-user specification, "Migration".
+const LOG_PAGE: u64 = 4096;
+
+/// The log of one memory region, or of a slice of it. Clones share the log.
+#[derive(Clone, Default, Debug)]
+pub struct DirtyLog {
+    log: Arc<RwLock<Option<RegionLog>>>,
+    offset: u64,
+}
+
+/// The part of the front end's log that belongs to one region.
+#[derive(Clone, Debug)]
+pub struct RegionLog {
+    pages: Arc<MmapLogReg>,
+    region_start: u64,
+    region_len: u64,
+}
+
+impl DirtyLog {
+    /// Marks `len` bytes from `offset` (of the region) as written. Does nothing before the front end gave a log.
+    pub fn mark(&self, offset: u64, len: u64) {
+        if let Some(log) = self.log.read().unwrap().as_ref() {
+            log.mark(self.offset + offset, len);
+        }
+    }
+
+    /// Takes over the log of another region of the same table, unless there is one already: a region that is
+    /// plugged in during a migration arrives without.
+    pub fn adopt(&self, other: &DirtyLog, region_start: u64, region_len: u64) {
+        if Arc::ptr_eq(&self.log, &other.log) {
+            return;
+        }
+        let Some(theirs) = other.log.read().unwrap().clone() else { return };
+        let mut own = self.log.write().unwrap();
+        if own.is_none() && theirs.covers(region_start, region_len) {
+            *own = Some(RegionLog { pages: theirs.pages, region_start, region_len });
+        }
+    }
+}
+
+impl RegionLog {
+    fn mark(&self, offset: u64, len: u64) {
+        if len == 0 || offset >= self.region_len {
+            return;
+        }
+        let last = offset.saturating_add(len - 1).min(self.region_len - 1);
+        let page = |offset: u64| (self.region_start + offset) / LOG_PAGE;
+        for page in page(offset)..=page(last) {
+            self.pages[(page / 8) as usize].fetch_or(1 << (page % 8), std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the log is long enough for a region that is not the one it was made for. `MmapLogReg` does not tell
+    /// its length; what is certain is that it reaches the end of the region that it was checked against.
+    fn covers(&self, start: u64, len: u64) -> bool {
+        start.saturating_add(len) <= self.region_start + self.region_len
+    }
+}
+
+impl MemRegionBitmap for RegionLog {
+    fn new<R: GuestMemoryRegion>(region: &R, logmem: Arc<MmapLogReg>) -> io::Result<Self> {
+        // The crate's bitmap is made only for its check that the log covers the region.
+        AtomicBitmapMmap::new(region, Arc::clone(&logmem))?;
+        Ok(RegionLog {
+            pages: logmem,
+            region_start: region.start_addr().raw_value(),
+            region_len: region.len(),
+        })
+    }
+}
+
+impl BitmapReplace for DirtyLog {
+    type InnerBitmap = RegionLog;
+
+    fn replace(&self, bitmap: RegionLog) {
+        *self.log.write().unwrap() = Some(bitmap);
+    }
+}
+
+impl Bitmap for DirtyLog {
+    fn mark_dirty(&self, offset: usize, len: usize) {
+        self.mark(offset as u64, len as u64);
+    }
+
+    /// Nobody here reads the log back: it belongs to the front end.
+    fn dirty_at(&self, _offset: usize) -> bool {
+        false
+    }
+
+    fn slice_at(&self, offset: usize) -> Self {
+        DirtyLog { log: Arc::clone(&self.log), offset: self.offset + offset as u64 }
+    }
+}
+
+impl WithBitmapSlice<'_> for DirtyLog {
+    type S = Self;
+}
+
+impl BitmapSlice for DirtyLog {}
+
+impl NewBitmap for DirtyLog {
+    fn with_len(_len: usize) -> Self {
+        Self::default()
+    }
+}

@@ -1,0 +1,121 @@
+//! The vhost-user transport: connections, negotiation, memory tables, and the rings they hand to the data plane.
+//!
+//! The `vhost-user-backend` crate speaks the protocol; one of its daemons is made for every connection, on a socket
+//! that is ours and stays. [`ring`] is the data path.
+
+pub mod backend;
+pub mod dirty;
+mod relay;
+pub mod ring;
+mod socket;
+pub mod stop;
+pub mod vring;
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use log::{info, warn};
+use vhost::vhost_user::Error as ProtocolError;
+use vhost_user_backend::{Error as DaemonError, ShutdownHandle, VhostUserDaemon};
+use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+
+use crate::nic::Nic;
+use backend::NetBackend;
+use socket::Peer;
+pub use socket::{Endpoint, EndpointError, Socket};
+use stop::Stop;
+use vring::Connection;
+
+/// How soon a front end that did not answer is tried again, at first and at last.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Serves one NIC to one front end after the other, in a thread of its own, until it is dropped.
+pub struct Session {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Starts serving `nic` on `socket`.
+    ///
+    /// # Errors
+    /// When no thread or eventfd is to be had.
+    pub fn start(nic: Arc<Nic>, socket: Socket) -> std::io::Result<Self> {
+        let stop = Arc::new(Stop::new()?);
+        let thread = thread::Builder::new().name(format!("vhost-{}", nic.name())).spawn({
+            let stop = Arc::clone(&stop);
+            move || serve(&nic, socket, &stop)
+        })?;
+        Ok(Session { stop, thread: Some(thread) })
+    }
+
+    /// Whether it still serves (a socket that was given as a connected `--fd` serves once).
+    pub fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.stop.request();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(nic: &Arc<Nic>, mut socket: Socket, stop: &Stop) {
+    let mut delay = RETRY.0;
+    while let Some(peer) = socket.next_peer(stop) {
+        match connect(nic, peer, stop) {
+            Ok(()) => delay = RETRY.0,
+            Err(e) => {
+                // A front end that listens may simply not be there yet: said once, at the first try.
+                if delay == RETRY.0 {
+                    warn!("{}: {e}; trying again", nic.name());
+                }
+                if stop.wait(delay) {
+                    return;
+                }
+                delay = (delay * 2).min(RETRY.1);
+            }
+        }
+        if !socket.serves_again() {
+            return;
+        }
+    }
+}
+
+/// One connection, from its start to its end. Fails only if it did not come about.
+fn connect(nic: &Arc<Nic>, peer: Peer, stop: &Stop) -> Result<(), DaemonError> {
+    let connection = Connection::new(Arc::clone(nic));
+    let backend = NetBackend { connection: Arc::clone(&connection) };
+    let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
+    let name = format!("vhost-{}-rx", nic.name());
+    let mut daemon = connection.collect_vrings(|| VhostUserDaemon::new(name, backend, memory))?;
+    match peer {
+        Peer::Accept(mut listener) => daemon.start(&mut listener)?,
+        Peer::Connect(path) => daemon.start_client(&path)?,
+    }
+    info!("{}: front end connected", nic.name());
+    nic.counters.connections.add(1);
+    let shutdown = daemon.shutdown_handle();
+    let ended = stop.guard(move || shutdown.as_ref().map_or((), ShutdownHandle::shutdown), || daemon.wait());
+    connection.close();
+    match ended {
+        Ok(())
+        | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => {
+            info!("{}: front end disconnected", nic.name());
+        }
+        Err(DaemonError::HandleRequest(e)) => warn!(
+            "{}: front end disconnected after a request that can't be served: {e} (this NIC has {} queue pairs, \
+             rings of up to {} entries)",
+            nic.name(),
+            nic.config.queue_pairs,
+            backend::MAX_RING_SIZE
+        ),
+        Err(e) => warn!("{}: connection ended: {e}", nic.name()),
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! Device to guest: frames into a receive ring.
+
+use std::sync::Arc;
+
+use super::batch::{BATCH, HEAD, Segment};
+use super::chain::{self, BadChain};
+use super::memory::Memory;
+use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
+use super::{copy_head, prefetch};
+use crate::virtio::NetHeader;
+
+/// Why a frame did not get into the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RxRefused {
+    /// The guest has posted no buffer, or not enough of them for this frame.
+    NoBuffer,
+    /// Without mergeable buffers a frame must fit into one chain, and the next one is too small.
+    BufferTooSmall,
+    /// The ring itself is broken and must be stopped.
+    Broken(RingFault),
+}
+
+/// A piece of a receive buffer.
+struct Piece {
+    host: *mut u8,
+    len: u32,
+    gpa: u64,
+}
+
+/// A started receive ring.
+pub struct RxRing {
+    ring: SplitRing,
+    /// Scratch of a frame that takes the general road: pieces of its buffers, and (head, bytes) of its chains.
+    pieces: Vec<Piece>,
+    chains: Vec<(u16, u64)>,
+    bad_buffers: u64,
+}
+
+// SAFETY: the raw pointers in `pieces` are scratch, meaningful only within one call.
+unsafe impl Send for RxRing {}
+
+impl RxRing {
+    /// Starts the ring.
+    ///
+    /// # Errors
+    /// [`RingFault`] when its addresses or size can't be.
+    pub fn start(memory: Arc<Memory>, setup: RingSetup) -> Result<Self, RingFault> {
+        let mut ring = SplitRing::start(memory, setup)?;
+        // Whoever brings frames looks for buffers himself; a kick for each refill would be for nothing.
+        ring.refuse_kicks();
+        Ok(RxRing { ring, pieces: Vec::with_capacity(64), chains: Vec::with_capacity(64), bad_buffers: 0 })
+    }
+
+    /// Fetches what the next `n` frames will need, so that [`push`](Self::push) does not wait for memory.
+    pub fn prepare(&mut self, n: usize) {
+        let n = n.min(BATCH);
+        let Ok(available) = self.ring.available(n as u16) else { return };
+        let n = n.min(available as usize);
+        let mut heads = [0u16; BATCH];
+        for (i, head) in heads[..n].iter_mut().enumerate() {
+            let Ok(h) = self.ring.head(i as u16) else { return };
+            *head = h;
+            self.ring.prefetch_desc(h);
+        }
+        for head in &heads[..n] {
+            if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(*head).addr) {
+                prefetch(p);
+                prefetch(p.wrapping_add(64));
+            }
+        }
+    }
+
+    /// Writes one frame, `head` (at most [`HEAD`] bytes) followed by `tail`, together `len` bytes, into the next buffer(s). The guest sees it
+    /// after [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// See [`RxRefused`]; the frame was not delivered and buffers that would have served it are still there.
+    #[inline]
+    pub fn push(
+        &mut self,
+        net: NetHeader,
+        head: &[u8],
+        tail: &[Segment<'_>],
+        len: usize,
+    ) -> Result<(), RxRefused> {
+        assert!(head.len() <= HEAD);
+        debug_assert_eq!(head.len() + tail.iter().map(|s| s.len()).sum::<usize>(), len);
+        if self.ring.available(1).map_err(RxRefused::Broken)? == 0 {
+            return Err(RxRefused::NoBuffer);
+        }
+        let index = self.ring.head(0).map_err(RxRefused::Broken)?;
+        let desc = self.ring.desc(index);
+        let header_len = self.ring.setup().header_len;
+        let need = header_len + len;
+        // By far the most common buffer: one piece of memory that takes the whole frame.
+        if desc.flags & (DESC_F_NEXT | DESC_F_WRITE | DESC_F_INDIRECT) == DESC_F_WRITE
+            && desc.len as usize >= need
+            && let Some((p, room)) = self.ring.memory().translate(desc.addr)
+            && room >= need as u64
+        {
+            let header = NetHeader { num_buffers: 1, ..net }.to_bytes();
+            // SAFETY: `need` bytes from p are mapped; head and segments are readable for their lengths, which add up
+            // to `len` (asserted above in debug builds, and checked by every way a batch is built).
+            unsafe {
+                copy_head(header.as_ptr(), p, header_len);
+                let mut to = p.add(header_len);
+                copy_head(head.as_ptr(), to, head.len());
+                to = to.add(head.len());
+                for s in tail {
+                    std::ptr::copy_nonoverlapping(s.ptr(), to, s.len());
+                    to = to.add(s.len());
+                }
+            }
+            if self.ring.setup().logging {
+                self.ring.memory().mark_dirty(desc.addr, need as u64);
+            }
+            self.ring.advance(1);
+            self.ring.put_used(index, need as u32);
+            return Ok(());
+        }
+        self.push_general(net, head, tail, need)
+    }
+
+    /// Any buffers: several descriptors, several chains, across memory regions.
+    fn push_general(
+        &mut self,
+        net: NetHeader,
+        head: &[u8],
+        tail: &[Segment<'_>],
+        need: usize,
+    ) -> Result<(), RxRefused> {
+        self.collect(need as u64)?;
+        let count = self.chains.len() as u16;
+        let header = NetHeader { num_buffers: count, ..net }.to_bytes();
+        let header = Segment::from_slice(&header[..self.ring.setup().header_len]);
+        let parts = [header, Segment::from_slice(head)];
+        let mut pieces = self.pieces.iter();
+        let mut piece = Piece { host: std::ptr::null_mut(), len: 0, gpa: 0 };
+        for part in parts.iter().chain(tail) {
+            let mut done = 0;
+            while done < part.len() {
+                if piece.len == 0 {
+                    let Some(p) = pieces.next() else { break }; // collect() made sure that there is room
+                    piece = Piece { ..*p };
+                }
+                let n = (part.len() - done).min(piece.len as usize);
+                // SAFETY: the part is readable for its length, the piece mapped for its own; n is within both.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(part.ptr().add(done), piece.host, n);
+                    piece.host = piece.host.add(n);
+                }
+                if self.ring.setup().logging {
+                    self.ring.memory().mark_dirty(piece.gpa, n as u64);
+                }
+                piece.len -= n as u32;
+                piece.gpa += n as u64;
+                done += n;
+            }
+        }
+        let mut left = need as u64;
+        for (head, room) in self.chains.drain(..) {
+            let written = left.min(room);
+            self.ring.put_used(head, written as u32);
+            left -= written;
+        }
+        self.ring.advance(count);
+        Ok(())
+    }
+
+    /// Finds buffers with room for `need` bytes from the next entry on, without taking them. Buffers that are no
+    /// buffers are returned to the guest on the way.
+    fn collect(&mut self, need: u64) -> Result<(), RxRefused> {
+        self.chains.clear();
+        self.pieces.clear();
+        let mut room = 0;
+        while room < need {
+            if room > 0 && !self.ring.setup().mergeable {
+                return Err(RxRefused::BufferTooSmall);
+            }
+            let i = self.chains.len() as u16;
+            if self.ring.available(i + 1).map_err(RxRefused::Broken)? <= i {
+                return Err(RxRefused::NoBuffer);
+            }
+            let head = self.ring.head(i).map_err(RxRefused::Broken)?;
+            match self.chain_room(self.ring.desc(head)) {
+                Ok(bytes) => {
+                    self.chains.push((head, bytes));
+                    room += bytes;
+                }
+                Err(_) if i == 0 => {
+                    // In order, so only the next chain can be returned.
+                    self.ring.advance(1);
+                    self.ring.put_used(head, 0);
+                    self.bad_buffers += 1;
+                }
+                // The good ones before it can't serve this frame; the next frame will meet it as the first one, at
+                // the latest when they are used up.
+                Err(_) => return Err(RxRefused::NoBuffer),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the chain's pieces; returns its bytes.
+    fn chain_room(&mut self, first: Desc) -> Result<u64, BadChain> {
+        let (ring, pieces) = (&self.ring, &mut self.pieces);
+        let mark = pieces.len();
+        let mut bytes = 0u64;
+        let result = chain::walk(ring, first, |desc| {
+            if desc.flags & DESC_F_WRITE == 0 {
+                return Err(BadChain::WrongDirection);
+            }
+            chain::pieces(ring, desc.addr, desc.len, |host, len, gpa| {
+                pieces.push(Piece { host, len, gpa });
+                bytes += u64::from(len);
+                Ok(())
+            })
+        });
+        // The first chain of a frame takes the whole header.
+        if result.is_ok() && bytes >= ring.setup().header_len as u64 && bytes <= u64::from(u32::MAX) {
+            return Ok(bytes);
+        }
+        pieces.truncate(mark);
+        Err(result.err().unwrap_or(BadChain::NoFrame))
+    }
+
+    /// Makes the frames visible to the guest: one store per burst.
+    pub fn publish(&mut self) {
+        self.ring.publish();
+    }
+
+    /// Whether anything was published since the guest's wish was last looked at.
+    pub fn has_unsignalled(&self) -> bool {
+        self.ring.has_unsignalled()
+    }
+
+    /// Whether the guest wants to be signalled for what was published. Ask once per burst.
+    pub fn wants_signal(&mut self) -> bool {
+        self.ring.wants_signal()
+    }
+
+    /// Buffers that were none, since the last call.
+    pub fn take_bad_buffers(&mut self) -> u64 {
+        std::mem::take(&mut self.bad_buffers)
+    }
+
+    /// Next available entry.
+    pub fn base(&self) -> u16 {
+        self.ring.base()
+    }
+
+    /// Goes over to another memory table.
+    ///
+    /// # Errors
+    /// [`RingFault`] when the ring is not in it: it must be stopped.
+    pub fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingFault> {
+        self.ring.set_memory(memory)
+    }
+
+    /// Switches the migration log on or off.
+    pub fn set_logging(&mut self, on: bool) {
+        self.ring.set_logging(on);
+    }
+}

@@ -1,0 +1,190 @@
+//! Guest to device: frames out of a transmit ring.
+
+use std::sync::Arc;
+
+use super::batch::{BATCH, BatchStore, FrameBatch, HEAD, Segment};
+use super::chain::{self, BadChain};
+use super::memory::Memory;
+use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
+use super::{MAX_FRAME, copy_head, prefetch};
+use crate::virtio::NetHeader;
+
+/// The shortest thing that is a frame: an Ethernet header.
+const MIN_FRAME: u32 = 14;
+
+/// A started transmit ring.
+pub struct TxRing {
+    ring: SplitRing,
+    /// Chains taken by the last [`pop`](Self::pop) and not yet returned.
+    heads: [u16; BATCH],
+    taken: usize,
+    malformed: u64,
+}
+
+impl TxRing {
+    /// Starts the ring.
+    ///
+    /// # Errors
+    /// [`RingFault`] when its addresses or size can't be.
+    pub fn start(memory: Arc<Memory>, setup: RingSetup) -> Result<Self, RingFault> {
+        Ok(TxRing { ring: SplitRing::start(memory, setup)?, heads: [0; BATCH], taken: 0, malformed: 0 })
+    }
+
+    /// Takes up to [`BATCH`] chains and puts the frames they carry into `store`. What is no frame is counted and
+    /// left out. Follow with [`complete`](Self::complete).
+    ///
+    /// # Errors
+    /// [`RingFault`] when the ring itself is broken: nothing was taken, and it must be stopped.
+    pub fn pop<'a>(&'a mut self, store: &'a mut BatchStore) -> Result<FrameBatch<'a>, RingFault> {
+        let mut batch = FrameBatch::new(store);
+        let n = (self.ring.available(BATCH as u16)? as usize).min(BATCH);
+        for i in 0..n {
+            let head = self.ring.head(i as u16)?;
+            self.heads[i] = head;
+            self.ring.prefetch_desc(head);
+        }
+        let mut first = [Desc::default(); BATCH];
+        for i in 0..n {
+            first[i] = self.ring.desc(self.heads[i]);
+            if let Some((p, _)) = self.ring.memory().translate(first[i].addr) {
+                prefetch(p);
+                prefetch(p.wrapping_add(64));
+            }
+        }
+        for desc in &first[..n] {
+            let first_segment = batch.next_slot().1.len();
+            if gather(&self.ring, *desc, &mut batch).is_err() {
+                batch.next_slot().1.truncate(first_segment);
+                self.malformed += 1;
+            }
+        }
+        self.taken = n;
+        self.ring.advance(n as u16);
+        Ok(batch)
+    }
+
+    /// Returns to the guest what the last [`pop`](Self::pop) took; returns how many chains that were.
+    pub fn complete(&mut self) -> usize {
+        for i in 0..self.taken {
+            self.ring.put_used(self.heads[i], 0);
+        }
+        self.ring.publish();
+        std::mem::take(&mut self.taken)
+    }
+
+    /// Whether the guest wants to be signalled for what was completed. Ask once per burst.
+    pub fn wants_signal(&mut self) -> bool {
+        self.ring.wants_signal()
+    }
+
+    /// Asks the guest for kicks; true if there is already something to do.
+    ///
+    /// # Errors
+    /// As [`pop`](Self::pop).
+    pub fn want_kicks(&mut self) -> Result<bool, RingFault> {
+        self.ring.want_kicks()
+    }
+
+    /// Asks the guest not to kick.
+    pub fn refuse_kicks(&mut self) {
+        self.ring.refuse_kicks();
+    }
+
+    /// Malformed chains since the last call.
+    pub fn take_malformed(&mut self) -> u64 {
+        std::mem::take(&mut self.malformed)
+    }
+
+    /// Next available entry.
+    pub fn base(&self) -> u16 {
+        self.ring.base()
+    }
+
+    /// Goes over to another memory table.
+    ///
+    /// # Errors
+    /// [`RingFault`] when the ring is not in it: it must be stopped.
+    pub fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingFault> {
+        self.ring.set_memory(memory)
+    }
+
+    /// Switches the migration log on or off.
+    pub fn set_logging(&mut self, on: bool) {
+        self.ring.set_logging(on);
+    }
+}
+
+/// Puts the frame of one chain into the batch.
+#[inline(always)]
+fn gather(ring: &SplitRing, first: Desc, batch: &mut FrameBatch<'_>) -> Result<(), BadChain> {
+    let header_len = ring.setup().header_len as u32;
+    // By far the most common chain, header and frame in one piece of memory.
+    if first.flags & (DESC_F_NEXT | DESC_F_WRITE | DESC_F_INDIRECT) == 0
+        && first.len >= header_len + MIN_FRAME
+        && first.len <= header_len + MAX_FRAME as u32
+        && let Some((p, room)) = ring.memory().translate(first.addr)
+        && room >= u64::from(first.len)
+    {
+        let len = first.len - header_len;
+        let (slot, segments) = batch.next_slot();
+        let first_segment = segments.len();
+        let head_len = len.min(HEAD as u32);
+        let mut header = [0u8; NetHeader::SIZE];
+        // SAFETY: translate() said that `room` bytes from p are mapped, and header_len + len fit into them. The head's
+        // storage holds HEAD bytes.
+        unsafe {
+            copy_head(p, header.as_mut_ptr(), header_len as usize);
+            let frame = p.add(header_len as usize);
+            copy_head(frame, slot.storage(), head_len as usize);
+            if len > head_len {
+                segments.push(Segment::from_raw(frame.add(head_len as usize), len - head_len));
+            }
+        }
+        batch.finish(NetHeader::from_bytes(&header), len, head_len, first_segment);
+        return Ok(());
+    }
+    gather_chain(ring, first, batch)
+}
+
+/// Any chain: split anywhere, indirect, across memory regions.
+fn gather_chain(ring: &SplitRing, first: Desc, batch: &mut FrameBatch<'_>) -> Result<(), BadChain> {
+    let header_len = ring.setup().header_len;
+    let (slot, segments) = batch.next_slot();
+    let first_segment = segments.len();
+    let mut header = [0u8; NetHeader::SIZE];
+    let (mut header_got, mut head_len, mut len) = (0usize, 0usize, 0usize);
+    chain::walk(ring, first, |desc| {
+        if desc.flags & DESC_F_WRITE != 0 {
+            return Err(BadChain::WrongDirection);
+        }
+        chain::pieces(ring, desc.addr, desc.len, |mut p, n, _| {
+            let mut n = n as usize;
+            let header_part = n.min(header_len - header_got);
+            let head_part = (n - header_part).min(HEAD - head_len);
+            // SAFETY: pieces() yields n mapped bytes; both parts are bounded by the room in their destination.
+            unsafe {
+                std::ptr::copy_nonoverlapping(p, header.as_mut_ptr().add(header_got), header_part);
+                p = p.add(header_part);
+                std::ptr::copy_nonoverlapping(p, slot.storage().add(head_len), head_part);
+                p = p.add(head_part);
+            }
+            n -= header_part + head_part;
+            header_got += header_part;
+            head_len += head_part;
+            len += head_part + n;
+            if len > MAX_FRAME {
+                return Err(BadChain::FrameTooLong);
+            }
+            if n > 0 {
+                // SAFETY: mapped as above, for as long as the ring's memory snapshot, which outlives the batch.
+                segments.push(unsafe { Segment::from_raw(p, n as u32) });
+            }
+            Ok(())
+        })
+    })?;
+    if len < MIN_FRAME as usize {
+        return Err(BadChain::NoFrame);
+    }
+    batch.finish(NetHeader::from_bytes(&header), len as u32, head_len as u32, first_segment);
+    Ok(())
+}

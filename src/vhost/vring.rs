@@ -1,0 +1,404 @@
+//! The vring type that the `vhost-user-backend` crate fills in. It keeps the crate's own vring, because the trait wants
+//! that, and *captures* what passes through: when a ring has all it needs, a queue of ours is started with it, and
+//! when something is taken away, the queue is stopped.
+//!
+//! States of a vring: *stopped* (no queue in the NIC's slot) and *running* (one is). It runs exactly while it is
+//! ready (between `SET_VRING_KICK` and `GET_VRING_BASE`), enabled, and has a kick, a size and addresses. Every change calls
+//! `sync()`, the only place that starts and stops. A ring that its guest broke stays stopped until the front end
+//! stops and starts it again.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use log::{debug, warn};
+use vhost_user_backend::{VringMutex, VringState, VringStateGuard, VringStateMutGuard, VringT};
+use virtio_queue::Error as VirtQueueError;
+use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+
+use super::dirty::DirtyLog;
+use super::ring::{Memory, RingFault, RingSetup, RxRing, TxRing};
+use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
+use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
+
+/// Guest memory as the crate holds it.
+pub type GuestMemory = GuestMemoryAtomic<GuestMemoryMmap<DirtyLog>>;
+
+/// What all vrings of one connection share.
+pub struct Connection {
+    /// The NIC that is connected.
+    pub nic: Arc<Nic>,
+    memory: Mutex<Arc<Memory>>,
+    vrings: Mutex<Vec<NetVring>>,
+}
+
+impl Connection {
+    /// A connection that knows no memory yet.
+    pub fn new(nic: Arc<Nic>) -> Arc<Self> {
+        Arc::new(Connection {
+            nic,
+            memory: Mutex::new(Arc::new(Memory::empty())),
+            vrings: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Runs `f`, during which the crate makes its vrings, in order and in this thread: they belong to this connection.
+    pub fn collect_vrings<T>(self: &Arc<Self>, f: impl FnOnce() -> T) -> T {
+        COLLECTING.set(Some(Arc::clone(self)));
+        let result = f();
+        COLLECTING.set(None);
+        result
+    }
+
+    /// Goes over to a new memory table. When it returns, nobody uses the old one.
+    pub fn set_memory(&self, memory: Arc<Memory>) {
+        *self.memory.lock().unwrap() = Arc::clone(&memory);
+        for vring in self.vrings.lock().unwrap().iter() {
+            vring.set_memory(&memory);
+        }
+    }
+
+    /// Feature bits are in force: tells running rings whether to log.
+    pub fn set_features(&self, features: u64) {
+        self.nic.features.store(features, Ordering::Relaxed);
+        let on = features & F_LOG_ALL != 0;
+        for vring in self.vrings.lock().unwrap().iter() {
+            vring.set_logging(on);
+        }
+    }
+
+    /// Stops all rings. The connection is gone or the device is being reset.
+    pub fn stop_all(&self) {
+        for vring in self.vrings.lock().unwrap().iter() {
+            let mut c = vring.captured();
+            c.ready = false;
+            vring.sync(&mut c);
+        }
+    }
+
+    /// Breaks the cycle between the connection and its vrings.
+    pub fn close(&self) {
+        self.stop_all();
+        self.nic.features.store(0, Ordering::Relaxed);
+        self.vrings.lock().unwrap().clear();
+        *self.memory.lock().unwrap() = Arc::new(Memory::empty());
+    }
+}
+
+thread_local! {
+    static COLLECTING: RefCell<Option<Arc<Connection>>> = const { RefCell::new(None) };
+}
+
+/// A vring of the network device: even ones receive, odd ones transmit (virtio 1.4, 5.1.2).
+#[derive(Clone)]
+pub struct NetVring {
+    inner: VringMutex<GuestMemory>,
+    cell: Arc<Cell>,
+}
+
+struct Cell {
+    connection: Arc<Connection>,
+    index: usize,
+    captured: Mutex<Captured>,
+}
+
+#[derive(Default)]
+struct Captured {
+    setup: RingSetup,
+    addressed: bool,
+    ready: bool,
+    enabled: bool,
+    running: bool,
+    kick: Option<File>,
+    call: Option<File>,
+    err: Option<File>,
+}
+
+impl Captured {
+    fn should_run(&self) -> bool {
+        self.ready && self.enabled && self.addressed && self.setup.size != 0 && self.kick.is_some()
+    }
+}
+
+impl NetVring {
+    fn captured(&self) -> MutexGuard<'_, Captured> {
+        self.cell.captured.lock().unwrap()
+    }
+
+    fn nic(&self) -> &Nic {
+        &self.cell.connection.nic
+    }
+
+    fn pair(&self) -> usize {
+        self.cell.index / 2
+    }
+
+    fn receives(&self) -> bool {
+        self.cell.index.is_multiple_of(2)
+    }
+
+    fn describe(&self) -> String {
+        let direction = if self.receives() { "receive" } else { "transmit" };
+        format!("{}: {direction} queue {}", self.nic().name(), self.pair())
+    }
+
+    /// Starts or stops the queue, as what was captured demands.
+    fn sync(&self, c: &mut Captured) {
+        match (c.should_run(), c.running) {
+            (true, false) => match self.start(c) {
+                Ok(()) => {
+                    c.running = true;
+                    debug!("{} runs, {} entries from {}", self.describe(), c.setup.size, c.setup.base);
+                }
+                Err(e) => warn!("{} can't start: {e}", self.describe()),
+            },
+            (false, true) => {
+                if let Some(base) = self.stop() {
+                    c.setup.base = base;
+                }
+                c.running = false;
+                debug!("{} stopped at {}", self.describe(), c.setup.base);
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&self, c: &Captured) -> Result<(), StartError> {
+        let nic = self.nic();
+        let features = nic.features.load(Ordering::Relaxed);
+        let has = |bit| features & bit != 0;
+        let setup = RingSetup {
+            event_idx: has(F_EVENT_IDX),
+            indirect: has(F_INDIRECT_DESC),
+            mergeable: has(F_MRG_RXBUF),
+            logging: has(F_LOG_ALL),
+            // 5.1.6.1: without VERSION_1 the header has no num_buffers, unless buffers can be merged.
+            header_len: if has(F_VERSION_1 | F_MRG_RXBUF) { NetHeader::SIZE } else { NetHeader::SIZE - 2 },
+            ..c.setup
+        };
+        let notifier =
+            |f: &Option<File>| f.as_ref().map(File::try_clone).transpose().map(|f| f.map(Notifier));
+        let memory = Arc::clone(&self.cell.connection.memory.lock().unwrap());
+        let (call, err) = (notifier(&c.call)?, notifier(&c.err)?);
+        let i = self.pair();
+        if self.receives() {
+            let queue = RxQueue { ring: RxRing::start(memory, setup)?, call, err };
+            nic.rx[i].change(|slot| *slot = Some(queue));
+            nic.update_targets();
+        } else {
+            let kick = c.kick.as_ref().expect("should_run() saw it").try_clone()?;
+            let queue = TxQueue { ring: TxRing::start(memory, setup)?, call, err, kick, armed: false };
+            nic.workers[i].watch(&queue.kick)?;
+            nic.tx[i].change(|slot| *slot = Some(queue));
+        }
+        // There may be something in the ring already, and its kick long gone.
+        nic.workers[i].wake();
+        Ok(())
+    }
+
+    /// Takes the queue out of its slot; returns where it was, unless its guest broke it before.
+    fn stop(&self) -> Option<u16> {
+        let (nic, i) = (self.nic(), self.pair());
+        if self.receives() {
+            let queue = nic.rx[i].change(Option::take);
+            nic.update_targets();
+            Some(queue?.ring.base())
+        } else {
+            let queue = nic.tx[i].change(Option::take)?;
+            nic.workers[i].unwatch(&queue.kick);
+            Some(queue.ring.base())
+        }
+    }
+
+    fn set_memory(&self, memory: &Arc<Memory>) {
+        let mut c = self.captured();
+        if !c.running {
+            // Its addresses may be in the new table where they were not in the old one.
+            return self.sync(&mut c);
+        }
+        let i = self.pair();
+        let result = if self.receives() {
+            self.nic().rx[i].change(|q| q.as_mut().map_or(Ok(()), |q| q.ring.set_memory(Arc::clone(memory))))
+        } else {
+            self.nic().tx[i].change(|q| q.as_mut().map_or(Ok(()), |q| q.ring.set_memory(Arc::clone(memory))))
+        };
+        if let Err(fault) = result {
+            warn!("{} stopped, it is not in the new memory table: {fault}", self.describe());
+            c.setup.base = self.stop().unwrap_or(c.setup.base);
+            c.running = false;
+        }
+    }
+
+    fn set_logging(&self, on: bool) {
+        let i = self.pair();
+        if self.receives() {
+            self.nic().rx[i].change(|q| q.iter_mut().for_each(|q| q.ring.set_logging(on)));
+        } else {
+            self.nic().tx[i].change(|q| q.iter_mut().for_each(|q| q.ring.set_logging(on)));
+        }
+    }
+
+    /// A running queue gets another interrupt. One signal is sent at once: one for the old eventfd may be lost.
+    fn replace_call(&self, mut call: Option<Notifier>) {
+        if let Some(call) = &call {
+            call.fire();
+        }
+        let i = self.pair();
+        if self.receives() {
+            self.nic().rx[i].change(|q| q.iter_mut().for_each(|q| q.call = call.take()));
+        } else {
+            self.nic().tx[i].change(|q| q.iter_mut().for_each(|q| q.call = call.take()));
+        }
+    }
+}
+
+/// Why a ring can't start.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("{0}")]
+    Ring(#[from] RingFault),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl<'a> VringStateGuard<'a, GuestMemory> for NetVring {
+    type G = MutexGuard<'a, VringState<GuestMemory>>;
+}
+
+impl<'a> VringStateMutGuard<'a, GuestMemory> for NetVring {
+    type G = MutexGuard<'a, VringState<GuestMemory>>;
+}
+
+impl VringT<GuestMemory> for NetVring {
+    fn new(mem: GuestMemory, max_queue_size: u16) -> Result<Self, VirtQueueError> {
+        let connection = COLLECTING.with_borrow(Clone::clone).expect("made inside of collect_vrings()");
+        let mut vrings = connection.vrings.lock().unwrap();
+        let vring = NetVring {
+            inner: VringMutex::new(mem, max_queue_size)?,
+            cell: Arc::new(Cell {
+                connection: Arc::clone(&connection),
+                index: vrings.len(),
+                captured: Mutex::default(),
+            }),
+        };
+        vrings.push(vring.clone());
+        Ok(vring)
+    }
+
+    fn get_ref(&self) -> MutexGuard<'_, VringState<GuestMemory>> {
+        self.inner.get_ref()
+    }
+
+    fn get_mut(&self) -> MutexGuard<'_, VringState<GuestMemory>> {
+        self.inner.get_mut()
+    }
+
+    fn set_enabled(&self, enabled: bool) {
+        self.inner.set_enabled(enabled);
+        let mut c = self.captured();
+        c.enabled = enabled;
+        self.sync(&mut c);
+    }
+
+    fn set_queue_info(&self, desc: u64, avail: u64, used: u64) -> Result<(), VirtQueueError> {
+        self.inner.set_queue_info(desc, avail, used)?;
+        let mut c = self.captured();
+        (c.setup.desc, c.setup.avail, c.setup.used) = (desc, avail, used);
+        c.addressed = true;
+        // QEMU sets the addresses of a running ring again when it starts a migration: same values, and it goes on.
+        self.sync(&mut c);
+        Ok(())
+    }
+
+    /// Where the ring stands: asked by `GET_VRING_BASE`, after the stop.
+    fn queue_next_avail(&self) -> u16 {
+        self.captured().setup.base
+    }
+
+    fn set_queue_next_avail(&self, base: u16) {
+        self.inner.set_queue_next_avail(base);
+        self.captured().setup.base = base;
+    }
+
+    fn set_queue_next_used(&self, idx: u16) {
+        self.inner.set_queue_next_used(idx);
+    }
+
+    fn queue_used_idx(&self) -> Result<u16, VirtQueueError> {
+        self.inner.queue_used_idx()
+    }
+
+    fn set_queue_size(&self, num: u16) {
+        self.inner.set_queue_size(num);
+        self.captured().setup.size = num;
+    }
+
+    fn set_queue_event_idx(&self, enabled: bool) {
+        self.inner.set_queue_event_idx(enabled);
+    }
+
+    fn set_queue_ready(&self, ready: bool) {
+        self.inner.set_queue_ready(ready);
+        let mut c = self.captured();
+        c.ready = ready;
+        self.sync(&mut c);
+    }
+
+    fn set_kick(&self, file: Option<File>) {
+        let kick = file.as_ref().and_then(|f| f.try_clone().ok());
+        self.inner.set_kick(file);
+        let mut c = self.captured();
+        if c.running {
+            // A ring that goes on with another kick is stopped and started again: the worker waits on the old one.
+            let ready = std::mem::replace(&mut c.ready, false);
+            self.sync(&mut c);
+            c.ready = ready;
+        }
+        c.kick = kick;
+        self.sync(&mut c);
+    }
+
+    fn set_call(&self, file: Option<File>) {
+        let mut c = self.captured();
+        c.call = file.as_ref().and_then(|f| f.try_clone().ok());
+        self.inner.set_call(file);
+        if c.running {
+            let call = c.call.as_ref().and_then(|f| f.try_clone().ok()).map(Notifier);
+            self.replace_call(call);
+        }
+    }
+
+    fn set_err(&self, file: Option<File>) {
+        let mut c = self.captured();
+        c.err = file.as_ref().and_then(|f| f.try_clone().ok());
+        self.inner.set_err(file);
+    }
+
+    // What follows serves the crate's own workers, and there are none.
+
+    fn read_kick(&self) -> io::Result<bool> {
+        self.inner.read_kick()
+    }
+
+    fn add_used(&self, desc_index: u16, len: u32) -> Result<(), VirtQueueError> {
+        self.inner.add_used(desc_index, len)
+    }
+
+    fn signal_used_queue(&self) -> io::Result<()> {
+        self.inner.signal_used_queue()
+    }
+
+    fn enable_notification(&self) -> Result<bool, VirtQueueError> {
+        self.inner.enable_notification()
+    }
+
+    fn disable_notification(&self) -> Result<(), VirtQueueError> {
+        self.inner.disable_notification()
+    }
+
+    fn needs_notification(&self) -> Result<bool, VirtQueueError> {
+        self.inner.needs_notification()
+    }
+}
