@@ -146,6 +146,7 @@ impl Builder {
             told: Vec::new(),
             want: self,
             fences: 0,
+            last_pair: 0,
         }
     }
 }

@@ -37,6 +37,8 @@ pub struct Guest {
     pub queue_num: u64,
     pub(super) enabled: Vec<bool>,
     pub(super) fences: u64,
+    /// The pair that the last frame was taken from.
+    pub(super) last_pair: usize,
     pub(super) channel: Option<Channel>,
     pub(super) log: Option<DirtyLog>,
     /// Regions that this connection knows from ADD_MEM_REG.

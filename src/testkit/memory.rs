@@ -62,6 +62,8 @@ struct Pool {
     /// Pieces given back, by size class.
     free: HashMap<u64, Vec<u64>>,
     turn: usize,
+    /// How many regions `alloc` takes from: those that are always there.
+    common: usize,
 }
 
 /// The memory of one guest, with an allocator.
@@ -89,7 +91,7 @@ impl Ram {
         Ram {
             regions: RwLock::new(regions),
             map: RwLock::new(map),
-            pool: Mutex::new(Pool { fresh, ..Pool::default() }),
+            pool: Mutex::new(Pool { common: layout.len(), fresh, ..Pool::default() }),
         }
     }
 
@@ -98,7 +100,7 @@ impl Ram {
         self.regions.read().unwrap().clone()
     }
 
-    /// Maps one more region, with a file of its own. Allocations use it from now on.
+    /// Maps one more region, with a file of its own. Only [`Ram::alloc_in`] takes from it, so that it can be unplugged.
     pub fn plug(&self, gpa: u64, size: u64) -> Region {
         let mut regions = self.regions.write().unwrap();
         let user = invented_user_address(regions.len());
@@ -111,7 +113,7 @@ impl Ram {
         region
     }
 
-    /// Forgets the region at `gpa` and every free piece in it; what is allocated there must not be used again.
+    /// Forgets the plugged region at `gpa`; what is allocated there must not be used again.
     pub fn unplug(&self, gpa: u64) -> Region {
         let mut regions = self.regions.write().unwrap();
         let at = regions.iter().position(|r| r.gpa == gpa).expect("a region starts at this address");
@@ -120,8 +122,8 @@ impl Ram {
         let less = map.remove_region(GuestAddress(gpa), gone.size).expect("a mapped region").0;
         *map = less;
         let mut pool = self.pool.lock().unwrap();
+        assert!(at >= pool.common, "only what was plugged can be unplugged");
         pool.fresh.remove(at);
-        pool.free.values_mut().for_each(|list| list.retain(|&a| !gone.contains(a)));
         gone
     }
 
@@ -132,9 +134,9 @@ impl Ram {
         if let Some(gpa) = pool.free.get_mut(&size).and_then(Vec::pop) {
             return gpa;
         }
-        for _ in 0..pool.fresh.len() {
+        for _ in 0..pool.common {
             pool.turn += 1;
-            let turn = pool.turn % pool.fresh.len();
+            let turn = pool.turn % pool.common;
             if let Some(gpa) = take(&mut pool.fresh[turn], size) {
                 return gpa;
             }
@@ -149,10 +151,12 @@ impl Ram {
         take(&mut pool.fresh[at], class(len)).expect("room in that region")
     }
 
-    /// Gives back what `alloc(len)` returned.
+    /// Gives back what `alloc(len)` returned. What came from `alloc_in` stays used.
     pub fn free(&self, gpa: u64, len: u64) {
-        if self.user_address(gpa).is_some() {
-            self.pool.lock().unwrap().free.entry(class(len)).or_default().push(gpa);
+        let region = self.regions.read().unwrap().iter().position(|r| r.contains(gpa));
+        let mut pool = self.pool.lock().unwrap();
+        if region.is_some_and(|at| at < pool.common) {
+            pool.free.entry(class(len)).or_default().push(gpa);
         }
     }
 

@@ -3,7 +3,7 @@
 use flownic::testkit::{Guest, Layout, frame, soon};
 use flownic::virtio::*;
 
-use crate::{counter, nic, ping};
+use crate::{counter, expect_counter, nic, ping};
 
 /// Ways to lay out header and frame; the frames of this file have 60 bytes or more.
 fn layouts() -> Vec<Layout> {
@@ -210,7 +210,7 @@ fn frames_without_a_buffer_are_dropped_counted_and_do_not_stop_the_rest() {
     let mut guest = flownic.guest("n0").no_rx_buffers().connect().unwrap();
     (0..10).for_each(|_| guest.send(0, &frame::udp("10.0.0.1:7", "10.0.0.2:9", 100)));
     assert!(guest.drain_tx(0, soon()));
-    assert_eq!(counter(&flownic, ("rx", 0, "drop_no_buffer")), 10);
+    expect_counter(&flownic, ("rx", 0, "drop_no_buffer"), 10, "no buffers were posted");
     guest.fill_rx(0);
     ping(&mut guest, 0);
 }
@@ -224,7 +224,7 @@ fn a_frame_that_fits_no_buffer_is_dropped_and_the_buffer_stays() {
     assert_eq!(small.len() + 12, 500);
     guest.send(0, &small);
     assert!(guest.recv(0, soon()).unwrap().frame == small);
-    assert_eq!(counter(&flownic, ("rx", 0, "drop_buffer_too_small")), 1);
+    expect_counter(&flownic, ("rx", 0, "drop_buffer_too_small"), 1, "500 bytes do not hold 1000");
     let mut guest = {
         drop(guest);
         flownic.guest("n0").rx_buffer(500).ring_size(4).connect().unwrap()

@@ -39,8 +39,7 @@ fn frames_cross_both_ways_unchanged() {
         b.send(i % 2, &sent);
         assert!(a.recv_any(soon()).expect("a frame at a").frame == sent, "frame {i} from b");
     }
-    let fence = a.send_fence(0);
-    assert!(b.collect_until(fence).is_empty());
+    assert!(a.fence_to(0, &mut b).is_empty());
     assert_eq!((a.rx(0).has_used(), a.rx(1).has_used()), (false, false), "nothing comes back to its sender");
 }
 
@@ -137,8 +136,7 @@ fn large_tcp_is_segmented_for_who_does_not_take_it() {
                 assert!(data == frame::pattern(len), "{len} bytes to '{features}'");
             }
         }
-        let fence = a.send_fence(0);
-        assert!(b.collect_until(fence).is_empty());
+        assert!(a.fence_to(0, &mut b).is_empty());
     }
 }
 
@@ -167,8 +165,7 @@ fn requests_that_make_no_sense_are_dropped_and_counted() {
     for header in bad {
         a.send_with(0, header, &sent, &Layout::joined());
     }
-    let fence = a.send_fence(0);
-    let got = b.collect_until(fence);
+    let got = a.fence_to(0, &mut b);
     assert!(got.is_empty(), "{} frames arrived", got.len());
     let dropped: u64 = (0..2)
         .map(|q| crate::stats(&flownic, "n1")["rx"][q]["drop_bad_offload"].as_u64().expect("a counter"))
@@ -185,8 +182,7 @@ fn a_guest_without_a_peer_loses_frames_and_nothing_else() {
     let mut b = flownic.guest("n1").connect().unwrap();
     a.send(0, &frame::udp("10.0.0.1:7", "10.0.0.2:9", 100));
     assert!(b.recv(0, soon()).is_some());
-    let fence = a.send_fence(0);
-    assert!(b.collect_until(fence).is_empty(), "frames sent before it was there");
+    assert!(a.fence_to(0, &mut b).is_empty(), "frames sent before it was there");
 }
 
 #[test]

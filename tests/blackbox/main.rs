@@ -14,6 +14,8 @@ mod negotiation;
 mod signals;
 mod steering;
 
+use std::time::{Duration, Instant};
+
 use flownic::testkit::{Flownic, Guest, Received, frame, soon};
 use serde_json::Value;
 
@@ -34,16 +36,41 @@ fn stats(flownic: &Flownic, nic: &str) -> Value {
     found.unwrap_or_else(|| panic!("no NIC {nic} in {all}"))
 }
 
-/// One counter of a receive or transmit queue, `("rx", 2, "packets")`.
-fn counter(flownic: &Flownic, (side, queue, name): (&str, usize, &str)) -> u64 {
-    let all = stats(flownic, "n0");
-    all[side][queue][name].as_u64().unwrap_or_else(|| panic!("no counter {side}[{queue}].{name} in {all}"))
+/// A counter: of a queue, `("rx", 2, "packets")`, or of the NIC itself, `"drop_no_queue"`.
+trait Counter: Copy + std::fmt::Debug {
+    fn of(self, stats: &Value) -> &Value;
 }
 
-/// One counter of the NIC itself.
-fn device_counter(flownic: &Flownic, name: &str) -> u64 {
+impl Counter for (&str, usize, &str) {
+    fn of(self, stats: &Value) -> &Value {
+        &stats[self.0][self.1][self.2]
+    }
+}
+
+impl Counter for &str {
+    fn of(self, stats: &Value) -> &Value {
+        &stats["device"][self]
+    }
+}
+
+/// A counter of `n0` at this moment.
+fn counter(flownic: &Flownic, which: impl Counter) -> u64 {
     let all = stats(flownic, "n0");
-    all["device"][name].as_u64().unwrap_or_else(|| panic!("no counter {name} in {all}"))
+    which.of(&all).as_u64().unwrap_or_else(|| panic!("no counter {which:?} in {all}"))
+}
+
+/// Checks a counter of `n0`. Counters are folded after the frames of a burst are visible, so it may take a moment.
+fn expect_counter(flownic: &Flownic, which: impl Counter, value: u64, what: &str) {
+    let until = Instant::now() + Duration::from_secs(5);
+    while counter(flownic, which) != value {
+        let late = Instant::now() > until;
+        assert!(
+            !late,
+            "{what}: {which:?} is {}, not {value}: {}",
+            counter(flownic, which),
+            stats(flownic, "n0")
+        );
+    }
 }
 
 /// Sends a datagram and waits until it is back.

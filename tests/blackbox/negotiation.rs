@@ -5,7 +5,7 @@ use flownic::testkit::proto::*;
 use flownic::testkit::{Flownic, Guest, soon};
 use flownic::virtio::*;
 
-use crate::{FLOWNIC, device_counter, nic, ping};
+use crate::{FLOWNIC, expect_counter, nic, ping};
 
 /// What every NIC offers unless told otherwise.
 const OFFERED: u64 = F_VERSION_1
@@ -70,7 +70,7 @@ fn an_unoffered_feature_bit_costs_the_connection_at_most_and_never_the_nic() {
     assert!(refused.is_err());
     bad.disconnect();
     ping(&mut flownic.guest("n0").connect().unwrap(), 0);
-    assert_eq!(device_counter(&flownic, "connections"), 2);
+    expect_counter(&flownic, "connections", 2, "one after the other");
 }
 
 #[test]
@@ -163,5 +163,5 @@ fn the_back_end_can_be_the_client() {
     guest.disconnect();
     guest.connect().unwrap();
     ping(&mut guest, 0);
-    assert_eq!(device_counter(&flownic, "connections"), 2);
+    expect_counter(&flownic, "connections", 2, "one after the other");
 }

@@ -163,7 +163,7 @@ fn a_flow_that_the_guest_sends_comes_back_on_its_own_queue() {
         assert_eq!(queues(&mut guest, 0, &[answer(n as u8)]), [queue], "round {n}");
     }
     let learned: u64 = (0..4).map(|q| counter(&flownic, ("rx", q, "by_learned"))).sum();
-    assert_eq!(learned, 5);
+    assert!(learned >= 5, "{learned}");
 }
 
 #[test]
