@@ -70,6 +70,21 @@ fn only_the_second_pair_is_enabled() {
 }
 
 #[test]
+fn only_the_first_pair_is_used_until_the_guest_asks_for_more() {
+    let flownic = nic("queues=4,port=loopback");
+    let mut guest = flownic.guest("n0").queue_pairs(4).enabled(1).connect().unwrap();
+    for round in 0..3 {
+        for i in 0..100 {
+            guest.send(0, &frame::udp(&format!("10.0.0.1:{}", 1000 + i), "10.0.0.2:9", 60));
+        }
+        let got = guest.fence(0);
+        let elsewhere = got.iter().filter(|g| g.pair > 0).count();
+        assert_eq!((got.len(), elsewhere > 0), (100, round == 1), "round {round}");
+        (1..4).for_each(|pair| guest.enable(pair, round == 0).unwrap());
+    }
+}
+
+#[test]
 fn no_enabled_receive_queue_means_a_counted_drop() {
     let flownic = nic("queues=1,port=loopback");
     let mut guest = flownic.guest("n0").connect().unwrap();

@@ -140,6 +140,49 @@ fn large_tcp_is_segmented_for_who_does_not_take_it() {
     }
 }
 
+#[test]
+fn only_the_first_segment_keeps_cwr() {
+    let flownic = pair_of_nics();
+    let [mut a, mut b] = guests(&flownic, ["", PLAIN]);
+    let builder = v4().tcp(7, 9).tcp_flags(0x90).payload(&frame::pattern(4000)).partial_checksum();
+    let (mut header, _) = big_tcp(&v4(), 4000, GSO_TCPV4 | GSO_ECN);
+    header.hdr_len = 54;
+    a.send_with(0, header, &builder.build(), &Layout::joined());
+    let flags: Vec<u8> = (0..3)
+        .map(|i| {
+            let got = b.recv_any(soon()).unwrap_or_else(|| panic!("segment {i}"));
+            frame::verify(&got.frame).unwrap().tcp.unwrap().1
+        })
+        .collect();
+    assert_eq!(flags, [0x90, 0x10, 0x10]);
+}
+
+#[test]
+fn large_udp_is_segmented_for_who_does_not_take_it() {
+    let flownic = pair_of_nics();
+    for builder in [v4(), v6()] {
+        let [mut a, mut b] = guests(&flownic, ["", PLAIN]);
+        let builder = builder.udp(7, 9).payload(&frame::pattern(3001)).partial_checksum();
+        let start = builder.transport_start();
+        let header = NetHeader {
+            flags: HDR_F_NEEDS_CSUM,
+            gso_type: GSO_UDP_L4,
+            hdr_len: start + 8,
+            gso_size: 1000,
+            csum_start: start,
+            csum_offset: 6,
+            num_buffers: 0,
+        };
+        a.send_with(0, header, &builder.build(), &Layout::header_apart());
+        let mut data = Vec::new();
+        for i in 0..4 {
+            let got = b.recv_any(soon()).unwrap_or_else(|| panic!("datagram {i}"));
+            data.extend(frame::verify(&got.frame).unwrap_or_else(|e| panic!("datagram {i}: {e}")).payload);
+        }
+        assert!(data == frame::pattern(3001));
+    }
+}
+
 fn complete(got: &flownic::testkit::Received) -> Vec<u8> {
     let mut frame = got.frame.clone();
     let start = usize::from(got.header.csum_start);

@@ -5,6 +5,7 @@
 
 mod control;
 mod datapath;
+mod eventfds;
 mod hostile;
 mod leaks;
 mod lifecycle;
@@ -13,6 +14,7 @@ mod memory;
 mod negotiation;
 mod signals;
 mod steering;
+mod workers;
 
 use std::time::{Duration, Instant};
 

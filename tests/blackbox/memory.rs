@@ -193,3 +193,53 @@ fn features_are_set_again_while_rings_run() {
         }
     }
 }
+
+#[test]
+fn a_buffer_may_reach_over_two_regions_that_touch() {
+    const EDGE: u64 = PLUGGED + (1 << 20);
+    let flownic = nic("queues=1,port=loopback");
+    for features in ["", "-mrg_rxbuf"] {
+        let builder = flownic.guest("n0").features(features).ring_size(4).no_rx_buffers();
+        let mut guest = builder.connect().unwrap();
+        guest.add_memory_region(PLUGGED, 1 << 20).unwrap();
+        guest.add_memory_region(EDGE, 1 << 20).unwrap();
+        let sent = frame::udp("10.0.0.1:7", "10.0.0.2:9", 900);
+        let bytes = [&NetHeader::default().to_bytes()[..], &sent].concat();
+        let len = bytes.len() as u64;
+        for before in [1, 6, 11, 12, 13, 500, len - 1] {
+            let (tx, rx) = (EDGE - before, EDGE - len + before);
+            guest.ram.write(tx, &bytes);
+            guest.tx(0).add(&[Seg { addr: tx, len: len as u32, writable: false }], false).unwrap();
+            guest.flush_tx(0);
+            assert!(guest.tx(0).wait_used(soon()));
+            // Nothing was posted: the frame is gone, and the memory can be used for receiving.
+            guest.tx(0).take_used().unwrap();
+            guest.rx(0).add(&[Seg { addr: rx, len: len as u32, writable: true }], false).unwrap();
+            guest.rx(0).kick_if_needed();
+            guest.send(0, &sent);
+            assert!(guest.rx(0).wait_used(soon()), "'{features}', {before} bytes before the edge");
+            assert_eq!(guest.rx(0).take_used().unwrap().len, len as u32);
+            assert!(
+                guest.ram.read(rx + 12, sent.len()) == sent,
+                "'{features}', {before} bytes before the edge"
+            );
+            assert!(guest.drain_tx(0, soon()));
+        }
+        expect_counter(&flownic, ("tx", 0, "drop_malformed"), 0, "regions touch");
+    }
+}
+
+#[test]
+fn memory_comes_and_goes_under_flood() {
+    let flownic = nic("queues=2,port=gen:flows=64;size=200");
+    let mut guest = flownic.guest("n0").queue_pairs(2).connect().unwrap();
+    for round in 0..50 {
+        guest.add_memory_region(PLUGGED, 1 << 20).unwrap();
+        (0..20).for_each(|_| assert!(guest.recv_any(soon()).is_some(), "round {round}"));
+        guest.remove_memory_region(PLUGGED).unwrap();
+        (0..20).for_each(|_| assert!(guest.recv_any(soon()).is_some(), "round {round}"));
+    }
+    (0..2).for_each(|q| {
+        expect_counter(&flownic, ("rx", q, "ring_faults"), 0, "the rings stayed where they are")
+    });
+}

@@ -156,7 +156,7 @@ fn the_back_end_can_be_the_client() {
     let dir = flownic::testkit::process::TempDir::new();
     let socket = dir.path().join("qemu");
     let builder = Guest::builder(&socket).listen().unwrap();
-    let spec = format!("n0,socket={},server=off,queues=1,port=echo", socket.display());
+    let spec = format!("n0,socket={},mode=client,queues=1,port=echo", socket.display());
     let flownic = Flownic::serve(FLOWNIC, &["--nic", &spec]);
     let mut guest = builder.connect().unwrap();
     ping(&mut guest, 0);
