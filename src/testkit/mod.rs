@@ -11,13 +11,14 @@
 //! * [`front`]: [`Guest`], the negotiation and its builder.
 //! * [`traffic`]: frames in and out of a [`Guest`].
 //! * [`frame`]: builders and a verifier of Ethernet frames.
-//! * [`process`]: the `flownic` binary as a child, with its control socket and resource use.
+//! * [`process`]: the `flownic` binary as a child and what it uses; [`control`]: a client of its control socket.
 //!
 //! Calls that wait take a deadline or use [`PATIENCE`]; they block on descriptors, never sleep. What a test can
 //! do nothing about (no memory left, a device that answers with a head it was never given) panics with a
 //! sentence that names the queue.
 
 mod builder;
+pub mod control;
 pub mod frame;
 pub mod front;
 pub mod memory;
@@ -34,6 +35,7 @@ mod reference;
 mod tests;
 
 pub use builder::Builder;
+pub use control::Control;
 pub use front::Guest;
 pub use process::Flownic;
 pub use ring::{Desc, Ring, Seg};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Builder, front, soon, wait};
+use super::{Builder, Control, front, soon, wait};
 
 /// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 60;
@@ -160,6 +160,28 @@ impl Flownic {
         // The child holds the only reading end of this pipe: its end shows as an error on ours.
         assert!(wait::readable(&[&self.lifeline], soon()), "flownic does not end:\n{}", self.log());
         self.child.wait().expect("a child that can be waited for")
+    }
+
+    /// A connection to its control socket.
+    pub fn control(&self) -> Control {
+        Control::connect(&self.path("ctl")).expect("the control socket answers")
+    }
+
+    /// One request over the control socket that must succeed.
+    pub fn ask(&self, request: Value) -> Value {
+        self.control().call(&request).unwrap_or_else(|e| panic!("{request} is refused: {e}"))
+    }
+
+    /// One request over the control socket that must fail; the code and the message of the error.
+    pub fn refused(&self, request: Value) -> (String, String) {
+        let error = match self.control().call(&request) {
+            Ok(ok) => panic!("{request} succeeds with {ok}"),
+            Err(error) => error,
+        };
+        let text = |field: &str| {
+            error[field].as_str().unwrap_or_else(|| panic!("no {field} in {error}")).to_string()
+        };
+        (text("code"), text("message"))
     }
 
     /// Runs `flownic ctl --control PATH ARGS` and returns its output, whatever it is.

@@ -19,7 +19,7 @@ mod workers;
 use std::time::{Duration, Instant};
 
 use flownic::testkit::{Flownic, Guest, Received, frame, soon};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The binary under test.
 const FLOWNIC: &str = env!("CARGO_BIN_EXE_flownic");
@@ -31,11 +31,7 @@ fn nic(rest: &str) -> Flownic {
 
 /// All counters of a NIC: objects `device`, and lists `rx` and `tx` by queue.
 fn stats(flownic: &Flownic, nic: &str) -> Value {
-    let all = flownic.ctl(&["stats"]);
-    let list =
-        all.as_array().or_else(|| all.get("nics")?.as_array()).cloned().unwrap_or_else(|| vec![all.clone()]);
-    let found = list.into_iter().find(|s| s["nic"] == nic);
-    found.unwrap_or_else(|| panic!("no NIC {nic} in {all}"))
+    flownic.ask(json!({ "command": "stats", "nic": nic }))[0].clone()
 }
 
 /// A counter: of a queue, `("rx", 2, "packets")`, or of the NIC itself, `"drop_no_queue"`.
