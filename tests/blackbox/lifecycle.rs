@@ -155,9 +155,10 @@ fn a_front_end_comes_back_with_buffers_posted_and_hears_first() {
         assert!(guest.recv(0, soon()).is_some());
         guest.disconnect();
         while guest.rx(0).take_used().is_some() {}
+        guest.fill_rx(0);
+        let _ = guest.rx(0).kick_fd.read();
         guest.connect().unwrap();
         assert!(guest.rx(0).wait_used(soon()), "a frame without a kick");
-        guest.fill_rx(0);
     }
 }
 
