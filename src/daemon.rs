@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -18,6 +20,7 @@ use crate::port::link::{MAX_MEMBERS, Switch};
 use crate::port::sys;
 use crate::port::tap::{Tap, TapConfig, TapError};
 use crate::port::{Generator, LinkPort, PortQueue, Reflector, TapPort};
+use crate::steer::Tick;
 use crate::vhost::{EndpointError, Session, Socket};
 
 /// Why it can't start.
@@ -72,6 +75,10 @@ pub struct Daemon {
     sessions: Vec<Session>,
     workers: Vec<(Arc<WorkerHandle>, JoinHandle<()>)>,
     captures: Vec<Arc<CaptureFile>>,
+    /// Origin of the workers' coarse time.
+    start: Instant,
+    /// Hung up as soon as no session holds the other end.
+    ended: UnixStream,
 }
 
 impl Daemon {
@@ -86,7 +93,11 @@ impl Daemon {
         let handles = (0..config.cpus.len().max(1))
             .map(|i| Ok(Arc::new(WorkerHandle::new(i).map_err(system("No descriptor for a worker"))?)))
             .collect::<Result<Vec<_>, StartError>>()?;
-        let mut daemon = Daemon { nics: vec![], sessions: vec![], workers: vec![], captures: vec![] };
+        let (ended, alive) = UnixStream::pair().map_err(system("No descriptor for the NICs"))?;
+        let alive = Arc::new(alive);
+        let start = Instant::now();
+        let mut daemon =
+            Daemon { nics: vec![], sessions: vec![], workers: vec![], captures: vec![], start, ended };
         let mut sources: Vec<Vec<Source>> = handles.iter().map(|_| Vec::new()).collect();
         let mut files = HashMap::new();
         let mut next = 0;
@@ -104,12 +115,12 @@ impl Daemon {
             daemon.nics.push(nic);
         }
         connect(&switches, &daemon.nics);
-        let start = Instant::now();
         for (handle, sources) in handles.iter().zip(sources) {
             daemon.start_worker(handle, sources, config, start)?;
         }
         for (nic, socket) in daemon.nics.iter().zip(sockets) {
-            let session = Session::start(Arc::clone(nic), socket).map_err(system("No thread for a NIC"))?;
+            let session = Session::start(Arc::clone(nic), socket, Arc::clone(&alive))
+                .map_err(system("No thread for a NIC"))?;
             daemon.sessions.push(session);
         }
         Ok(daemon)
@@ -169,9 +180,19 @@ impl Daemon {
         self.nics.iter().find(|n| n.name() == name)
     }
 
+    /// The time on the workers' clock.
+    pub fn now(&self) -> Tick {
+        Tick::from_secs(self.start.elapsed().as_secs())
+    }
+
     /// Whether any NIC may still get a front end.
     pub fn is_serving(&self) -> bool {
         self.sessions.iter().any(Session::is_alive)
+    }
+
+    /// Readable (hung up) once no NIC may get a front end any more.
+    pub fn ended_fd(&self) -> RawFd {
+        self.ended.as_raw_fd()
     }
 
     /// Writes out what captures have in memory.

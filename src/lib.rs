@@ -17,6 +17,7 @@
 pub mod config;
 pub mod daemon;
 pub mod dataplane;
+pub mod listener;
 pub mod nic;
 pub mod offload;
 pub mod packet;

@@ -135,6 +135,8 @@ pub struct Nic {
     pub rule_hits: Box<[Box<[AtomicU64]>]>,
     /// Feature bits in force; 0 without a driver.
     pub features: AtomicU64,
+    /// Whether a front end is connected.
+    pub connected: AtomicBool,
     /// What the host set with `link up|down`.
     pub link_up: AtomicBool,
     /// Any receive queue runs.
@@ -166,6 +168,7 @@ impl Nic {
             counters: NicCounters::default(),
             rule_hits: (0..most_workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect(),
             features: AtomicU64::new(0),
+            connected: AtomicBool::new(false),
             link_up: AtomicBool::new(true),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),

@@ -268,31 +268,26 @@ impl Headers {
 #[inline]
 pub fn parse(head: &[u8], frame_len: usize) -> Headers {
     let mut h = Headers::default();
+    parse_into(&mut h, head, frame_len);
+    h
+}
+
+/// As [`parse`], in place: for batches, where moving the result would cost as much as finding it.
+pub fn parse_into(h: &mut Headers, head: &[u8], frame_len: usize) {
+    *h = Headers::default();
     let frame = Frame { head: &head[..head.len().min(frame_len)], len: frame_len };
     let Some(eth) = frame.take::<ETH_LEN>(0) else {
         h.malformed = frame.ends_before(ETH_LEN).then_some(Malformed::Runt);
-        return h;
+        return;
     };
-    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *eth;
     h.ethernet = true;
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *eth;
     h.dst = MacAddr([d0, d1, d2, d3, d4, d5]);
     h.src = MacAddr([s0, s1, s2, s3, s4, s5]);
-    let mut ethertype = u16::from_be_bytes([t0, t1]);
-    let mut at = ETH_LEN;
-    if is_tag(ethertype) {
-        match tags(&frame, &mut h) {
-            Some(inner) => (ethertype, at) = inner,
-            None => return h,
-        }
+    match u16::from_be_bytes([t0, t1]) {
+        ETHERTYPE_VLAN | ETHERTYPE_QINQ | ETHERTYPE_QINQ_OLD => tagged(&frame, h),
+        ethertype => network(&frame, ETH_LEN, ethertype, h),
     }
-    h.ethertype = ethertype;
-    h.l3_offset = at as u16;
-    match ethertype {
-        ETHERTYPE_IPV4 => ipv4(&frame, at, &mut h),
-        ETHERTYPE_IPV6 => ipv6(&frame, at, &mut h),
-        _ => {}
-    }
-    h
 }
 
 /// A snapshot and the length of the frame that it was taken of; never longer than the frame.
@@ -315,31 +310,38 @@ impl<'a> Frame<'a> {
     }
 }
 
-#[inline]
-fn is_tag(ethertype: u16) -> bool {
-    matches!(ethertype, ETHERTYPE_VLAN | ETHERTYPE_QINQ | ETHERTYPE_QINQ_OLD)
-}
-
-/// Walks the VLAN tags; the EtherType behind them and where its payload starts.
-fn tags(frame: &Frame, h: &mut Headers) -> Option<(u16, usize)> {
+/// Walks the VLAN tags and goes on behind them. Apart from [`parse`] so that there all offsets are constants.
+#[inline(never)]
+fn tagged(frame: &Frame, h: &mut Headers) {
     let mut at = ETH_LEN;
     for _ in 0..MAX_TAGS {
         let Some(&[c0, c1, t0, t1]) = frame.take::<TAG_LEN>(at) else {
             h.malformed = frame.ends_before(at + TAG_LEN).then_some(Malformed::VlanTag);
-            return None;
+            return;
         };
         h.vlan = h.vlan.or(Some(u16::from_be_bytes([c0, c1])));
         at += TAG_LEN;
-        let ethertype = u16::from_be_bytes([t0, t1]);
-        if !is_tag(ethertype) {
-            return Some((ethertype, at));
+        match u16::from_be_bytes([t0, t1]) {
+            ETHERTYPE_VLAN | ETHERTYPE_QINQ | ETHERTYPE_QINQ_OLD => {}
+            ethertype => return network(frame, at, ethertype, h),
         }
     }
     h.malformed = Some(Malformed::TooManyTags);
-    None
 }
 
-#[inline]
+/// The network layer, `ethertype`, that starts at `at`.
+#[inline(always)]
+fn network(frame: &Frame, at: usize, ethertype: u16, h: &mut Headers) {
+    h.ethertype = ethertype;
+    h.l3_offset = at as u16;
+    match ethertype {
+        ETHERTYPE_IPV4 => ipv4(frame, at, h),
+        ETHERTYPE_IPV6 => ipv6(frame, at, h),
+        _ => {}
+    }
+}
+
+#[inline(always)]
 fn ipv4(frame: &Frame, at: usize, h: &mut Headers) {
     let Some(ip) = frame.take::<IPV4_LEN>(at) else {
         h.malformed = frame.ends_before(at + IPV4_LEN).then_some(Malformed::Ipv4Header);
@@ -369,7 +371,7 @@ fn ipv4(frame: &Frame, at: usize, h: &mut Headers) {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn ipv6(frame: &Frame, at: usize, h: &mut Headers) {
     let Some(ip) = frame.take::<IPV6_LEN>(at) else {
         h.malformed = frame.ends_before(at + IPV6_LEN).then_some(Malformed::Ipv6Header);
@@ -399,6 +401,7 @@ fn ipv6(frame: &Frame, at: usize, h: &mut Headers) {
 }
 
 /// Walks IPv6 extension headers from `at`; the packet ends at `end`.
+#[inline(never)]
 fn extensions(frame: &Frame, mut at: usize, end: usize, h: &mut Headers) {
     for _ in 0..MAX_EXTENSIONS {
         if !matches!(
@@ -450,7 +453,7 @@ fn extension<'a>(
 }
 
 /// The transport header at `at` of an IP packet that ends at `end`.
-#[inline]
+#[inline(always)]
 fn transport(frame: &Frame, at: usize, end: usize, h: &mut Headers) {
     h.l4_offset = Some(at as u16);
     let size = match h.protocol {

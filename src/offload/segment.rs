@@ -479,6 +479,15 @@ mod tests {
     }
 
     #[test]
+    fn a_datagram_whose_checksum_is_zero_stores_all_ones() {
+        let mut s = Sample { tcp: false, payload: vec![0; 4], ..Sample::tcp4(0, 2) };
+        // As payload of the second segment, the checksum takes the sum to all ones.
+        let sum = s.segments()[1][40..42].to_vec();
+        s.payload[2..].copy_from_slice(&sum);
+        assert_eq!(s.segments()[1][40..], [0xff, 0xff, sum[0], sum[1]]);
+    }
+
+    #[test]
     fn one_frame_cannot_become_arbitrarily_many() {
         let (frame, hdr) = Sample::tcp4(MAX_SEGMENTS + 1, 1).frame();
         assert_eq!(refusal(&frame, &hdr), BadOffload::TooManySegments(MAX_SEGMENTS + 1));

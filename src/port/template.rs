@@ -362,7 +362,8 @@ impl Template {
     /// Makes the frame one of flow `flow` (modulo the number of flows), with its checksums.
     #[inline]
     pub fn stamp(&mut self, flow: u32) -> &[u8] {
-        let flow = flow % self.flows;
+        // A division costs as much as the rest of the stamp.
+        let flow = if flow < self.flows { flow } else { flow % self.flows };
         let port = FIRST_PORT + (flow % PORTS) as u16;
         let address = self.address.wrapping_add(flow / PORTS);
         if let Some((at, sum)) = self.ip_csum {
@@ -495,6 +496,14 @@ mod tests {
         assert_eq!(t.stamp(100_001).to_vec(), t.stamp(0).to_vec());
         let mut six = Template::new(&config("flows=100000,ip=6"));
         assert_eq!(parse(six.stamp(99_999)).2[12..], [0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
+        let mut t = Template::new(&config("flows=200k"));
+        let sums: HashSet<_> = (0..200_000).map(|flow| t.stamp(flow)[40..42].to_vec()).collect();
+        assert!(!sums.contains(&vec![0, 0]));
+        assert!(sums.contains(&vec![0xff, 0xff]));
     }
 
     #[test]

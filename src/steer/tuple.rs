@@ -182,7 +182,7 @@ impl TupleSpace {
                 if (entry >> 32) as u32 == tag {
                     let slot = entry as u32 - 1;
                     let line = &self.lines[slot as usize];
-                    if line.key == masked && line.tuple() == tuple.id {
+                    if line.key.same(&masked) && line.tuple() == tuple.id {
                         if line.rank > best {
                             (best, found) = (line.rank, slot);
                         }
@@ -278,11 +278,6 @@ impl TupleSpace {
         self.reorder(tuple);
     }
 
-    /// Gives a rule another action.
-    pub(crate) fn set_action(&mut self, RuleSlot(slot): RuleSlot, action: Action) {
-        self.actions[slot as usize] = action;
-    }
-
     #[inline]
     fn tag(&self, key: &Key, tuple: u8) -> u32 {
         let [a, b, c, d, e, f, g] = key.0;
@@ -370,4 +365,80 @@ impl Line {
 
 fn entry(tag: u32, slot: u32) -> u64 {
     u64::from(tag) << 32 | u64::from(slot + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u64) -> Key {
+        Key([n, 0, 0, 0, 0, 0, 0])
+    }
+
+    const MASK: Key = Key([u64::MAX, 0, 0, 0, 0, 0, 0]);
+
+    #[test]
+    fn fills_to_capacity_and_empties_in_any_order() {
+        let mut space = TupleSpace::new(1000);
+        for round in 0..3u64 {
+            let mut slots: Vec<(u64, RuleSlot)> = (0..1000)
+                .map(|n| {
+                    let rank = Rank::new(0, 0, n as u32);
+                    (n, space.insert(0, &MASK, &key(n), rank, Action::Queue(n as u16)).unwrap())
+                })
+                .collect();
+            assert_eq!(
+                space.insert(0, &MASK, &key(5000), Rank::new(0, 0, 5000), Action::Drop),
+                Err(Full::Rules)
+            );
+            assert!(slots.iter().all(|(_, slot)| slot.0 < 1000));
+            // Interleave, differently each round, so that deletes hit all positions of probe runs.
+            slots.sort_by_key(|(n, _)| n.wrapping_mul(0x9e37_79b9 + 2 * round) % 1009);
+            while let Some((_, slot)) = slots.pop() {
+                space.remove(slot);
+                for &(n, slot) in slots.iter().rev().take(20).chain(slots.first()) {
+                    assert_eq!(space.lookup(&key(n)), Some((slot, Action::Queue(n as u16))));
+                }
+            }
+            assert!(space.is_empty() && space.index.iter().all(|&e| e == 0));
+        }
+    }
+
+    #[test]
+    fn equal_keys_are_bounded_and_the_best_one_wins() {
+        let mut space = TupleSpace::new(1000);
+        let add = |space: &mut TupleSpace, id: u32| {
+            space.insert(0, &MASK, &key(1), Rank::new(0, 0, id), Action::Queue(id as u16))
+        };
+        let slots: Vec<_> = (0..MAX_SAME_KEY as u32).map(|id| add(&mut space, id ^ 1).unwrap()).collect();
+        assert_eq!(add(&mut space, 900), Err(Full::SameKey));
+        // They were added in the order 1, 0, 3, 2, ... and are removed in it.
+        for (i, slot) in slots.into_iter().enumerate() {
+            let lowest = i as u16 & !1;
+            assert_eq!(space.lookup(&key(1)).unwrap().1, Action::Queue(lowest));
+            space.remove(slot);
+            if i % 2 == 1 {
+                continue;
+            }
+            assert_eq!(space.lookup(&key(1)).unwrap().1, Action::Queue(lowest));
+        }
+        assert!(space.is_empty());
+    }
+
+    #[test]
+    fn tuples_are_bounded_and_released() {
+        let mut space = TupleSpace::new(1000);
+        let mask = |n: u64| Key([n, 0, 0, 0, 0, 0, 0]);
+        let add = |space: &mut TupleSpace, n: u64| {
+            space.insert(0, &mask(n), &mask(n), Rank::new(0, 0, n as u32), Action::Drop)
+        };
+        let first = add(&mut space, 1).unwrap();
+        for n in 2..=MAX_TUPLES as u64 {
+            add(&mut space, n).unwrap();
+        }
+        assert_eq!(add(&mut space, 100), Err(Full::Tuples));
+        space.remove(first);
+        assert_eq!(space.tuples(), MAX_TUPLES - 1);
+        add(&mut space, 100).unwrap();
+    }
 }

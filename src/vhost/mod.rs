@@ -11,7 +11,9 @@ mod socket;
 pub mod stop;
 pub mod vring;
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -37,15 +39,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts serving `nic` on `socket`.
+    /// Starts serving `nic` on `socket`. `alive` is dropped when it no longer serves.
     ///
     /// # Errors
     /// When no thread or eventfd is to be had.
-    pub fn start(nic: Arc<Nic>, socket: Socket) -> std::io::Result<Self> {
+    pub fn start(nic: Arc<Nic>, socket: Socket, alive: Arc<UnixStream>) -> std::io::Result<Self> {
         let stop = Arc::new(Stop::new()?);
         let thread = thread::Builder::new().name(format!("vhost-{}", nic.name())).spawn({
             let stop = Arc::clone(&stop);
-            move || serve(&nic, socket, &stop)
+            move || {
+                let _alive = alive;
+                serve(&nic, socket, &stop);
+            }
         })?;
         Ok(Session { stop, thread: Some(thread) })
     }
@@ -100,9 +105,11 @@ fn connect(nic: &Arc<Nic>, peer: Peer, stop: &Stop) -> Result<(), DaemonError> {
     }
     info!("{}: front end connected", nic.name());
     nic.counters.connections.add(1);
+    nic.connected.store(true, Ordering::Relaxed);
     let shutdown = daemon.shutdown_handle();
     let ended = stop.guard(move || shutdown.as_ref().map_or((), ShutdownHandle::shutdown), || daemon.wait());
     connection.close();
+    nic.connected.store(false, Ordering::Relaxed);
     match ended {
         Ok(())
         | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => {

@@ -112,6 +112,7 @@ impl NetHeader {
     pub const SIZE: usize = 12;
 
     /// Decodes the little-endian wire form.
+    #[inline]
     pub fn from_bytes(b: &[u8; Self::SIZE]) -> Self {
         let le = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
         NetHeader {
@@ -126,6 +127,7 @@ impl NetHeader {
     }
 
     /// Encodes to the little-endian wire form.
+    #[inline]
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
         b[0] = self.flags;
@@ -139,6 +141,7 @@ impl NetHeader {
     }
 
     /// Whether the frame asks nothing of the receiver: no partial checksum, no segmentation.
+    #[inline]
     pub fn is_plain(self) -> bool {
         self.flags & HDR_F_NEEDS_CSUM == 0 && self.gso_type & !GSO_ECN == GSO_NONE
     }

@@ -6,7 +6,7 @@ use super::batch::{BATCH, HEAD, Segment};
 use super::chain::{self, BadChain};
 use super::memory::Memory;
 use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
-use super::{copy_head, prefetch};
+use super::{copy_head, prefetch_for_write};
 use crate::virtio::NetHeader;
 
 /// Why a frame did not get into the ring.
@@ -64,8 +64,8 @@ impl RxRing {
         }
         for head in &heads[..n] {
             if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(*head).addr) {
-                prefetch(p);
-                prefetch(p.wrapping_add(64));
+                prefetch_for_write(p);
+                prefetch_for_write(p.wrapping_add(64));
             }
         }
     }
@@ -242,6 +242,11 @@ impl RxRing {
     /// Buffers that were none, since the last call.
     pub fn take_bad_buffers(&mut self) -> u64 {
         std::mem::take(&mut self.bad_buffers)
+    }
+
+    /// Entries of the ring.
+    pub fn size(&self) -> u16 {
+        self.ring.size()
     }
 
     /// Next available entry.

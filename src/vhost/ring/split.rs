@@ -224,6 +224,11 @@ impl SplitRing {
         Ok(head)
     }
 
+    /// Entries.
+    pub(super) fn size(&self) -> u16 {
+        self.setup.size
+    }
+
     /// Descriptor `index`, which must be below the ring's size.
     #[inline(always)]
     pub(super) fn desc(&self, index: u16) -> Desc {
@@ -247,13 +252,10 @@ impl SplitRing {
     #[inline(always)]
     pub(super) fn put_used(&mut self, head: u16, len: u32) {
         let slot = (self.next_used & self.mask) as usize;
-        // SAFETY: the used ring is mapped for size entries of 8 bytes behind flags and index; its address is
-        // aligned to 4, so an entry is written as two words.
-        unsafe {
-            let entry = self.used.cast::<u32>().add(1 + 2 * slot).cast_mut();
-            entry.write_volatile(u32::from(head));
-            entry.add(1).write_volatile(len);
-        }
+        let entry = (u64::from(head) | u64::from(len) << 32).to_le();
+        // SAFETY: the used ring is mapped for size entries of 8 bytes behind flags and index. Its address is aligned to 4
+        // only; the guest does not look before publish(), so it need not see the entry in one piece.
+        unsafe { self.used.add(2 + 4 * slot).cast::<u64>().cast_mut().write_unaligned(entry) };
         self.next_used = self.next_used.wrapping_add(1);
     }
 

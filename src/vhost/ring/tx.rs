@@ -95,6 +95,11 @@ impl TxRing {
         std::mem::take(&mut self.malformed)
     }
 
+    /// Entries of the ring.
+    pub fn size(&self) -> u16 {
+        self.ring.size()
+    }
+
     /// Next available entry.
     pub fn base(&self) -> u16 {
         self.ring.base()

@@ -1,4 +1,18 @@
 //! Typed configuration: the only place where strings become types.
+//!
+//! Flags and files both end in [`Settings`], which know what was said and what was not; [`Settings::build`] checks
+//! them together and fills in the rest.
+
+mod features;
+mod file;
+mod nic;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use features::{FeatureEdits, resolve_features};
+pub use nic::{MTU_MAX, MTU_MIN, NicSettings};
+pub use settings::{ConfigError, CpuList, Settings};
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,0 +1,94 @@
+//! Commands: each file has the flags of one and does what it says.
+
+mod serve;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+use log::LevelFilter;
+
+/// A NIC made of software: a vhost-user-net back end with flow steering and RSS.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    /// Say more; twice for everything (RUST_LOG goes before).
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+}
+
+/// Why a command ends without having done its work.
+enum Failure {
+    /// What was asked for makes no sense.
+    Usage(String),
+    /// It could not be done.
+    Failed(String),
+}
+
+impl Failure {
+    /// With everything that led to it.
+    fn failed(error: &dyn std::error::Error) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(e) = cause {
+            let e_text = e.to_string();
+            // Some errors end with their cause already.
+            if !text.contains(&e_text) {
+                text = format!("{text}: {e_text}");
+            }
+            cause = e.source();
+        }
+        Failure::Failed(text)
+    }
+}
+
+/// Runs the command of these arguments. Exit status: 0, 1 for a failure, 2 for arguments that make no sense.
+pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
+    let cli = Cli::parse_from(with_command(args));
+    start_log(cli.verbose);
+    let result = match cli.command {
+        Command::Serve(serve) => serve.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(e)) => {
+            eprintln!("error: {e}\n\nFor more information, try '--help'.");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(e)) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whoever follows the conventions for back-end programs gives no command: `flownic --socket-path=PATH` serves.
+fn with_command(mut args: Vec<OsString>) -> Vec<OsString> {
+    let first = args.get(1).and_then(|a| a.to_str()).unwrap_or_default();
+    let ours = matches!(first, "--help" | "--version") || first.starts_with("--verbose");
+    if first.starts_with("--") && !ours {
+        args.insert(1, "serve".into());
+    }
+    args
+}
+
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => LevelFilter::Info,
+        1 => LevelFilter::Debug,
+        _ => LevelFilter::Trace,
+    };
+    env_logger::Builder::new()
+        .filter_level(LevelFilter::Warn)
+        .filter_module("flownic", level)
+        .parse_default_env()
+        .format_target(false)
+        .init();
+}
