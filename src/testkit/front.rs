@@ -101,6 +101,10 @@ impl Guest {
     /// back end vanished; a new one makes rings and fills them.
     pub fn connect(&mut self) -> Result<(), ProtoError> {
         self.open()?;
+        self.bring_up()
+    }
+
+    fn bring_up(&mut self) -> Result<(), ProtoError> {
         self.negotiate()?;
         let fresh = self.rings.is_empty();
         if fresh {
@@ -116,6 +120,15 @@ impl Guest {
             self.fill_all_rx();
         }
         Ok(())
+    }
+
+    /// Negotiates and starts like [`Guest::connect`], on a socket that is connected already.
+    pub fn connect_on(&mut self, sock: UnixStream) -> Result<(), ProtoError> {
+        self.disconnect();
+        let channel =
+            Channel::new(sock).map_err(|source| ProtoError::Socket { request: "connect", source })?;
+        self.channel = Some(channel);
+        self.bring_up()
     }
 
     /// Opens the socket and says nothing yet.

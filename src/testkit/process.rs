@@ -1,7 +1,8 @@
 //! The `flownic` binary as a child process, in a directory of its own.
 
 use std::fs::{self, File};
-use std::io::{PipeWriter, pipe};
+use std::io::{PipeReader, pipe};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,7 +70,7 @@ pub struct Flownic {
     binary: PathBuf,
     args: Vec<String>,
     child: Child,
-    lifeline: PipeWriter,
+    lifeline: PipeReader,
     dir: TempDir,
 }
 
@@ -77,11 +78,20 @@ impl Flownic {
     /// Starts `binary serve ARGS --control DIR/ctl` and waits until the control socket answers. In the arguments
     /// `@/` stands for the process's own directory: `n0,socket=@/n0,port=echo`.
     pub fn serve(binary: &str, args: &[&str]) -> Self {
+        Flownic::start(binary, args, None)
+    }
+
+    /// The same with a descriptor as standard input, for `--fd 0`.
+    pub fn serve_fd(binary: &str, args: &[&str], fd: impl Into<OwnedFd>) -> Self {
+        Flownic::start(binary, args, Some(fd.into()))
+    }
+
+    fn start(binary: &str, args: &[&str], stdin: Option<OwnedFd>) -> Self {
         let dir = TempDir::new();
-        let args: Vec<String> =
-            args.iter().map(|a| a.replace("@/", &format!("{}/", dir.path().display()))).collect();
+        let own = format!("{}/", dir.path().display());
+        let args: Vec<String> = args.iter().map(|a| a.replace("@/", &own)).collect();
         let binary = PathBuf::from(binary);
-        let (child, lifeline) = spawn(&binary, &args, dir.path());
+        let (child, lifeline) = spawn(&binary, &args, dir.path(), stdin);
         let mut flownic = Flownic { binary, args, child, lifeline, dir };
         flownic.wait_ready();
         flownic
@@ -126,7 +136,7 @@ impl Flownic {
         self.child.id()
     }
 
-    /// What it wrote to its standard error so far, all starts together.
+    /// What it wrote to its standard error so far, all starts together. `serve` writes nothing to its standard output.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
@@ -144,7 +154,7 @@ impl Flownic {
 
     /// Starts it again with the same arguments, after [`Flownic::kill`] or its end.
     pub fn start_again(&mut self) {
-        (self.child, self.lifeline) = spawn(&self.binary, &self.args, self.dir.path());
+        (self.child, self.lifeline) = spawn(&self.binary, &self.args, self.dir.path(), None);
         self.wait_ready();
     }
 
@@ -157,7 +167,7 @@ impl Flownic {
 
     /// Waits for the end without asking for it.
     pub fn wait_end(&mut self) -> ExitStatus {
-        // The child holds the only reading end of this pipe: its end shows as an error on ours.
+        // The child holds the only other end of this pipe, as its standard output.
         assert!(wait::readable(&[&self.lifeline], soon()), "flownic does not end:\n{}", self.log());
         self.child.wait().expect("a child that can be waited for")
     }
@@ -228,12 +238,12 @@ impl Drop for Flownic {
     }
 }
 
-fn spawn(binary: &Path, args: &[String], dir: &Path) -> (Child, PipeWriter) {
+fn spawn(binary: &Path, args: &[String], dir: &Path, stdin: Option<OwnedFd>) -> (Child, PipeReader) {
     let log = File::options().create(true).append(true).open(dir.join("log")).expect("a log file");
-    let (stdin, lifeline) = pipe().expect("a pipe");
+    let (lifeline, stdout) = pipe().expect("a pipe");
     let mut command = Command::new(binary);
     command.arg("serve").args(args).arg("--control").arg(dir.join("ctl"));
-    command.stdin(stdin).stdout(log.try_clone().expect("a second descriptor")).stderr(log);
+    command.stdin(stdin.map_or(Stdio::null(), Stdio::from)).stdout(stdout).stderr(log);
     (command.spawn().expect("the flownic binary starts"), lifeline)
 }
 

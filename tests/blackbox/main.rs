@@ -4,6 +4,7 @@
 #![cfg(feature = "testkit")]
 
 mod control;
+mod control_live;
 mod datapath;
 mod eventfds;
 mod hostile;
@@ -12,6 +13,7 @@ mod lifecycle;
 mod link;
 mod memory;
 mod negotiation;
+mod properties;
 mod signals;
 mod steering;
 mod workers;

@@ -1,6 +1,9 @@
 //! Features, protocol features and the order of messages.
 
+use std::os::unix::net::{UnixListener, UnixStream};
+
 use flownic::testkit::front::PROTOCOL_KNOWN;
+use flownic::testkit::process::TempDir;
 use flownic::testkit::proto::*;
 use flownic::testkit::{Flownic, Guest, soon};
 use flownic::virtio::*;
@@ -153,7 +156,7 @@ fn a_second_front_end_waits_and_does_not_disturb_the_first() {
 
 #[test]
 fn the_back_end_can_be_the_client() {
-    let dir = flownic::testkit::process::TempDir::new();
+    let dir = TempDir::new();
     let socket = dir.path().join("qemu");
     let builder = Guest::builder(&socket).listen().unwrap();
     let spec = format!("n0,socket={},mode=client,queues=1,port=echo", socket.display());
@@ -164,4 +167,37 @@ fn the_back_end_can_be_the_client() {
     guest.connect().unwrap();
     ping(&mut guest, 0);
     expect_counter(&flownic, "connections", 2, "one after the other");
+}
+
+#[test]
+fn a_connected_socket_can_be_handed_over_and_its_end_is_the_process_s() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let args = ["--fd", "0", "--queues", "2", "--port", "echo"];
+    let mut flownic = Flownic::serve_fd(FLOWNIC, &args, theirs);
+    let mut guest = flownic.guest("none").queue_pairs(2).unconnected();
+    guest.connect_on(ours).unwrap();
+    (0..2).for_each(|pair| drop(ping(&mut guest, pair)));
+    drop(guest);
+    assert!(flownic.wait_end().success());
+}
+
+#[test]
+fn a_listening_socket_can_be_handed_over_and_stays_where_it_is() {
+    let dir = TempDir::new();
+    let socket = dir.path().join("activated");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let args = ["--nic", "n0,fd=0,queues=1,port=echo"];
+    let mut flownic = Flownic::serve_fd(FLOWNIC, &args, listener.try_clone().unwrap());
+    for _ in 0..3 {
+        ping(&mut Guest::builder(&socket).connect().unwrap(), 0);
+    }
+    assert!(flownic.terminate().success());
+    assert!(socket.exists(), "it belongs to whoever made it");
+    // The next one takes it over, with a front end that is waiting already.
+    let mut guest = Guest::builder(&socket).unconnected();
+    guest.open().unwrap();
+    let _flownic = Flownic::serve_fd(FLOWNIC, &args, listener);
+    guest.negotiate().unwrap();
+    guest.connect().unwrap();
+    ping(&mut guest, 0);
 }

@@ -51,6 +51,17 @@ fn two_workers_fill_the_same_receive_rings() {
     }
 }
 
+#[test]
+fn no_kick_and_no_signal_is_lost_between_workers() {
+    for poll in ["off", "adaptive"] {
+        let flownic = two_workers(poll, &["n0,socket=@/n0,queues=4,port=echo"]);
+        for features in ["", "-event_idx"] {
+            let mut guest = flownic.guest("n0").queue_pairs(4).features(features).connect().unwrap();
+            (0..2000).for_each(|i| drop(ping(&mut guest, i % 4)));
+        }
+    }
+}
+
 /// Runs a guest's traffic in a thread until told to stop; returns how many frames came back.
 fn flood(mut guest: Guest, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<(Guest, usize)> {
     std::thread::spawn(move || {
