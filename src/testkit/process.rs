@@ -81,17 +81,17 @@ impl Flownic {
         Flownic::start(binary, args, None)
     }
 
-    /// The same with a descriptor as standard input, for `--fd 0`.
+    /// The same with an inherited descriptor, number 3: for `--fd 3`.
     pub fn serve_fd(binary: &str, args: &[&str], fd: impl Into<OwnedFd>) -> Self {
         Flownic::start(binary, args, Some(fd.into()))
     }
 
-    fn start(binary: &str, args: &[&str], stdin: Option<OwnedFd>) -> Self {
+    fn start(binary: &str, args: &[&str], fd: Option<OwnedFd>) -> Self {
         let dir = TempDir::new();
         let own = format!("{}/", dir.path().display());
         let args: Vec<String> = args.iter().map(|a| a.replace("@/", &own)).collect();
         let binary = PathBuf::from(binary);
-        let (child, lifeline) = spawn(&binary, &args, dir.path(), stdin);
+        let (child, lifeline) = spawn(&binary, &args, dir.path(), fd);
         let mut flownic = Flownic { binary, args, child, lifeline, dir };
         flownic.wait_ready();
         flownic
@@ -238,12 +238,23 @@ impl Drop for Flownic {
     }
 }
 
-fn spawn(binary: &Path, args: &[String], dir: &Path, stdin: Option<OwnedFd>) -> (Child, PipeReader) {
+fn spawn(binary: &Path, args: &[String], dir: &Path, fd: Option<OwnedFd>) -> (Child, PipeReader) {
     let log = File::options().create(true).append(true).open(dir.join("log")).expect("a log file");
     let (lifeline, stdout) = pipe().expect("a pipe");
-    let mut command = Command::new(binary);
-    command.arg("serve").args(args).arg("--control").arg(dir.join("ctl"));
-    command.stdin(stdin.map_or(Stdio::null(), Stdio::from)).stdout(stdout).stderr(log);
+    let mut command = match fd {
+        None => {
+            let mut command = Command::new(binary);
+            command.stdin(Stdio::null());
+            command
+        }
+        Some(fd) => {
+            // A child gets descriptors 0 to 2 from `Command`; the shell moves one to 3 and becomes the binary.
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "exec \"$@\" 3<&0 </dev/null", "sh"]).arg(binary).stdin(fd);
+            shell
+        }
+    };
+    command.arg("serve").args(args).arg("--control").arg(dir.join("ctl")).stdout(stdout).stderr(log);
     (command.spawn().expect("the flownic binary starts"), lifeline)
 }
 

@@ -52,8 +52,10 @@ fn a_trace_that_nobody_reads_holds_nothing_up_and_is_bounded() {
     let mut trace = flownic.control();
     trace.send("{\"version\":1,\"id\":1,\"request\":{\"command\":\"trace\"}}\n").unwrap();
     assert!(trace.line().unwrap().get("error").is_none());
-    (0..30).for_each(|_| burst(&mut guest, 0));
-    guest.fence(0);
+    for _ in 0..100 {
+        burst(&mut guest, 0);
+        guest.fence(0);
+    }
     let before = flownic.usage().resident;
     for _ in 0..300 {
         burst(&mut guest, 0);

@@ -172,7 +172,7 @@ fn the_back_end_can_be_the_client() {
 #[test]
 fn a_connected_socket_can_be_handed_over_and_its_end_is_the_process_s() {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let args = ["--fd", "0", "--queues", "2", "--port", "echo"];
+    let args = ["--fd", "3", "--queues", "2", "--port", "echo"];
     let mut flownic = Flownic::serve_fd(FLOWNIC, &args, theirs);
     let mut guest = flownic.guest("none").queue_pairs(2).unconnected();
     guest.connect_on(ours).unwrap();
@@ -186,7 +186,7 @@ fn a_listening_socket_can_be_handed_over_and_stays_where_it_is() {
     let dir = TempDir::new();
     let socket = dir.path().join("activated");
     let listener = UnixListener::bind(&socket).unwrap();
-    let args = ["--nic", "n0,fd=0,queues=1,port=echo"];
+    let args = ["--nic", "n0,fd=3,queues=1,port=echo"];
     let mut flownic = Flownic::serve_fd(FLOWNIC, &args, listener.try_clone().unwrap());
     for _ in 0..3 {
         ping(&mut Guest::builder(&socket).connect().unwrap(), 0);
