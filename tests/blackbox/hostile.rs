@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flownic::testkit::proto::*;
 use flownic::testkit::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE};
-use flownic::testkit::{Desc, Flownic, Guest, Layout, frame, soon};
+use flownic::testkit::{Desc, Flownic, Guest, Layout, Ring, frame, soon};
 use flownic::virtio::*;
 
 use crate::{expect_counter, nic, ping, signals::assert_sleeps};
@@ -166,8 +166,10 @@ fn a_table_as_long_as_the_queue_is_fine() {
     assert!(guest.recv(0, soon()).unwrap().frame == sent);
 }
 
+type Breaker = fn(&mut Ring);
+
 /// What breaks a ring for good: done to a transmit or a receive ring.
-const BREAKERS: [(&str, fn(&mut flownic::testkit::Ring)); 4] = [
+const BREAKERS: [(&str, Breaker); 4] = [
     ("a jump of the available index", |r| r.set_avail_idx(r.avail_idx().wrapping_add(SIZE + 1))),
     ("a huge jump", |r| r.set_avail_idx(r.avail_idx().wrapping_add(0x8000))),
     ("an index that goes back", |r| r.set_avail_idx(r.avail_idx().wrapping_sub(SIZE * 2))),

@@ -86,6 +86,28 @@ fn every_kick_that_is_due_wakes_a_sleeping_worker() {
 }
 
 #[test]
+fn a_frame_that_comes_while_the_worker_goes_to_sleep_wakes_it() {
+    // The guest polls, and sends a little later each time: one of the frames comes between the worker's last look at
+    // the ring and the moment it asks for kicks.
+    let flownic = nic("queues=1,port=echo");
+    for features in ["", "-event_idx"] {
+        let mut guest = flownic.guest("n0").features(features).connect().unwrap();
+        guest.rx(0).want_signals(false);
+        guest.tx(0).want_signals(false);
+        let sent = frame::udp("10.0.0.1:7", "10.0.0.2:9", 100);
+        guest.send(0, &sent);
+        for i in 0..20_000 {
+            // The next frame is in the ring already and only has to be shown.
+            guest.queue_tx(0, NetHeader::default(), &sent, &Layout::joined());
+            assert!(guest.rx(0).wait_used(soon()), "'{features}': frame {i} is still waiting");
+            (0..i % 500).for_each(|_| std::hint::spin_loop());
+            guest.flush_tx(0);
+            guest.try_recv(0).expect("waited for");
+        }
+    }
+}
+
+#[test]
 fn a_polling_worker_wants_no_kicks_and_lets_the_front_end_come_and_go() {
     let flownic =
         Flownic::serve(FLOWNIC, &["--nic", "n0,socket=@/n0,queues=1,port=echo", "--poll", "always"]);

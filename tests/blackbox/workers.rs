@@ -35,7 +35,9 @@ fn two_workers_fill_the_same_receive_rings() {
                 guest.queue_tx(i % 4, NetHeader::default(), &frame, &Layout::joined());
                 *sent.entry(frame).or_default() += 1;
             }
-            (0..4).for_each(|pair| drop(guest.flush_tx(pair)));
+            for pair in 0..4 {
+                guest.flush_tx(pair);
+            }
             for _ in 0..200 {
                 let got =
                     guest.recv_any(soon()).unwrap_or_else(|| panic!("--poll {poll}: frames are missing"));
