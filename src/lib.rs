@@ -27,6 +27,8 @@ pub mod packet;
 pub mod port;
 pub mod stats;
 pub mod steer;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 pub mod trace;
 pub mod vhost;
 pub mod virtio;
