@@ -127,7 +127,7 @@ fn deliver(
     };
     let mut tally = Tally::default();
     let mut fault = None;
-    q.ring.prepare(batch.len());
+    q.ring.prepare();
     let mut i = cx.first[queue];
     while i != END {
         let index = usize::from(i);

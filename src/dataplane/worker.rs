@@ -27,8 +27,9 @@ const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 const PORT: u64 = 1 << 32;
 
-/// Steps between two looks at the clock and the descriptors, while a worker polls.
-const STEPS_BETWEEN_LOOKS: u32 = 64;
+/// Steps between two looks at the clock and the descriptors while a worker does not sleep: often where a port's
+/// descriptor has to be asked, seldom where only a change of configuration waits.
+const STEPS_BETWEEN_LOOKS: (u32, u32) = (64, 1024);
 
 /// What others may do with a worker.
 pub struct WorkerHandle {
@@ -166,10 +167,12 @@ impl Worker {
     pub fn run(mut self) {
         let mut last_busy = Instant::now();
         let mut steps = 0u32;
+        let has_descriptors = self.sources.iter().any(|s| s.port.readable_fd().is_some());
+        let between_looks = if has_descriptors { STEPS_BETWEEN_LOOKS.0 } else { STEPS_BETWEEN_LOOKS.1 };
         loop {
             let busy = self.step();
             steps = steps.wrapping_add(1);
-            if busy && !steps.is_multiple_of(STEPS_BETWEEN_LOOKS) {
+            if busy && !steps.is_multiple_of(between_looks) {
                 continue;
             }
             if busy {
@@ -183,7 +186,7 @@ impl Worker {
                 };
                 if polling {
                     std::hint::spin_loop();
-                    if steps.is_multiple_of(STEPS_BETWEEN_LOOKS) || self.has_descriptors() {
+                    if steps.is_multiple_of(between_looks) || has_descriptors {
                         self.tell_time();
                         self.look(0);
                     }
@@ -224,10 +227,6 @@ impl Worker {
         let now = Instant::now();
         self.cx.now = Tick::from_secs(now.duration_since(self.start).as_secs());
         now
-    }
-
-    fn has_descriptors(&self) -> bool {
-        self.sources.iter().any(|s| s.port.readable_fd().is_some())
     }
 
     /// Asks all guests to kick. True if one of them has something already: then there is no sleeping.

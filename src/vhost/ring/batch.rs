@@ -7,6 +7,7 @@
 
 use std::marker::PhantomData;
 
+use super::copy_head;
 use crate::packet::{self, Headers};
 use crate::port::sys::RawIoVecs;
 use crate::virtio::NetHeader;
@@ -29,6 +30,7 @@ impl<'m> Segment<'m> {
     ///
     /// # Panics
     /// When the slice is 4 GiB or longer; no frame is.
+    #[inline]
     pub fn from_slice(s: &'m [u8]) -> Self {
         Segment { ptr: s.as_ptr(), len: u32::try_from(s.len()).expect("a frame"), _memory: PhantomData }
     }
@@ -41,6 +43,7 @@ impl<'m> Segment<'m> {
 
     /// Bytes.
     #[allow(clippy::len_without_is_empty)] // never empty by construction, and nobody asks
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
@@ -50,6 +53,7 @@ impl<'m> Segment<'m> {
         libc::iovec { iov_base: self.ptr as *mut libc::c_void, iov_len: self.len as usize }
     }
 
+    #[inline]
     pub(super) fn ptr(&self) -> *const u8 {
         self.ptr
     }
@@ -97,17 +101,20 @@ impl Frame {
     };
 
     /// The first bytes, at most [`HEAD`].
+    #[inline]
     pub fn head(&self) -> &[u8] {
         &self.head[..self.head_len as usize]
     }
 
     /// The first bytes, to be edited.
+    #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
         &mut self.head[..self.head_len as usize]
     }
 
     /// Length of the whole frame, Ethernet header to the last payload byte.
     #[allow(clippy::len_without_is_empty)]
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
@@ -153,11 +160,13 @@ impl<'m> FrameBatch<'m> {
     }
 
     /// Frames in it.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there is none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -172,11 +181,14 @@ impl<'m> FrameBatch<'m> {
     ///
     /// # Panics
     /// When the head is longer than [`HEAD`].
+    #[inline]
     pub fn push_parts(&mut self, net: NetHeader, head: &[u8], tail: &'m [u8]) -> bool {
         if self.len == BATCH {
             return false;
         }
-        self.store.frames[self.len].head[..head.len()].copy_from_slice(head);
+        assert!(head.len() <= HEAD);
+        // SAFETY: both are HEAD bytes at least, and of different owners.
+        unsafe { copy_head(head.as_ptr(), self.store.frames[self.len].storage(), head.len()) };
         let first_segment = self.store.segments.len();
         if !tail.is_empty() {
             let tail = Segment::from_slice(tail);
@@ -189,11 +201,13 @@ impl<'m> FrameBatch<'m> {
 
     /// The frame's slot that [`finish`](Self::finish) will add, for the ring walker to fill. Room is the caller's
     /// business.
+    #[inline]
     pub(super) fn next_slot(&mut self) -> (&mut Frame, &mut Vec<Segment<'static>>) {
         (&mut self.store.frames[self.len], &mut self.store.segments)
     }
 
     /// Adds the frame that was put into [`next_slot`](Self::next_slot); its segments are those from `first_segment`.
+    #[inline]
     pub(super) fn finish(&mut self, net: NetHeader, len: u32, head_len: u32, first_segment: usize) {
         debug_assert!(head_len as usize <= HEAD && head_len <= len);
         let slot = &mut self.store.frames[self.len];
@@ -206,16 +220,19 @@ impl<'m> FrameBatch<'m> {
     }
 
     /// Frame `i`.
+    #[inline]
     pub fn frame(&self, i: usize) -> &Frame {
         &self.store.frames[..self.len][i]
     }
 
     /// Frame `i`, to be edited in place (its headers are not parsed again).
+    #[inline]
     pub fn frame_mut(&mut self, i: usize) -> &mut Frame {
         &mut self.store.frames[..self.len][i]
     }
 
     /// The segments of frame `i` behind its head.
+    #[inline]
     pub fn tail(&self, i: usize) -> &[Segment<'_>] {
         let f = self.frame(i);
         &self.store.segments[f.first_segment as usize..][..f.segments as usize]
@@ -233,12 +250,14 @@ impl<'m> FrameBatch<'m> {
     }
 
     /// What [`parse`](Self::parse) found in frame `i`.
+    #[inline]
     pub fn headers(&self, i: usize) -> &Headers {
         debug_assert!(self.parsed);
         &self.store.headers[i]
     }
 
     /// As [`headers`](Self::headers), to be kept in step with an edit of the frame.
+    #[inline]
     pub fn headers_mut(&mut self, i: usize) -> &mut Headers {
         &mut self.store.headers[i]
     }

@@ -34,6 +34,8 @@ pub struct RxRing {
     pieces: Vec<Piece>,
     chains: Vec<(u16, u64)>,
     bad_buffers: u64,
+    /// Buffers from the next one on that are on their way into the cache.
+    fetched: u16,
 }
 
 // SAFETY: the raw pointers in `pieces` are scratch, meaningful only within one call.
@@ -48,25 +50,33 @@ impl RxRing {
         let mut ring = SplitRing::start(memory, setup)?;
         // Whoever brings frames looks for buffers himself; a kick for each refill would be for nothing.
         ring.refuse_kicks();
-        Ok(RxRing { ring, pieces: Vec::with_capacity(64), chains: Vec::with_capacity(64), bad_buffers: 0 })
+        Ok(RxRing {
+            ring,
+            pieces: Vec::with_capacity(64),
+            chains: Vec::with_capacity(64),
+            bad_buffers: 0,
+            fetched: 0,
+        })
     }
 
-    /// Fetches what the next `n` frames will need, so that [`push`](Self::push) does not wait for memory.
-    pub fn prepare(&mut self, n: usize) {
-        let n = n.min(BATCH);
-        let Ok(available) = self.ring.available(n as u16) else { return };
-        let n = n.min(available as usize);
-        let mut heads = [0u16; BATCH];
-        for (i, head) in heads[..n].iter_mut().enumerate() {
-            let Ok(h) = self.ring.head(i as u16) else { return };
-            *head = h;
-            self.ring.prefetch_desc(h);
+    /// Fetches what the next frames will need, as far as [`publish`](Self::publish) has not done so before: then
+    /// [`push`](Self::push) does not wait for memory.
+    pub fn prepare(&mut self) {
+        if self.fetched == 0 && self.ring.available(BATCH as u16).is_ok() {
+            self.ring.upcoming(0, BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));
+            self.fetch_buffers();
         }
-        for head in &heads[..n] {
-            if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(*head).addr) {
+    }
+
+    /// Fetches the buffers of the next burst for writing.
+    fn fetch_buffers(&mut self) {
+        self.fetched = 0;
+        for head in self.ring.upcoming(0, BATCH as u16) {
+            if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(head).addr) {
                 prefetch_for_write(p);
                 prefetch_for_write(p.wrapping_add(64));
             }
+            self.fetched += 1;
         }
     }
 
@@ -229,7 +239,9 @@ impl RxRing {
     /// Makes the frames visible to the guest: one store per burst.
     pub fn publish(&mut self) {
         self.ring.publish();
-        self.ring.prefetch_next();
+        // While the next frames are being looked at, their buffers are on the way, and the descriptors of those after them.
+        self.fetch_buffers();
+        self.ring.upcoming(BATCH as u16, 2 * BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));
     }
 
     /// Whether anything was published since the guest's wish was last looked at.

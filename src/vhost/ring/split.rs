@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use thiserror::Error;
 
-use super::batch::BATCH;
 use super::memory::Memory;
 use super::prefetch;
 
@@ -114,6 +113,23 @@ impl Desc {
     }
 }
 
+/// An index that changes with every frame. Apart from its neighbours, because the compiler likes to load several small
+/// fields at once, and such a load has to wait for the store to one of them to reach the cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(align(8))]
+struct Index(u16);
+
+impl Index {
+    fn plus(self, n: u16) -> Index {
+        Index(self.0.wrapping_add(n))
+    }
+
+    /// How far this is ahead of `other`.
+    fn since(self, other: Index) -> u16 {
+        self.0.wrapping_sub(other.0)
+    }
+}
+
 /// A started split ring.
 pub(super) struct SplitRing {
     memory: Arc<Memory>,
@@ -125,14 +141,14 @@ pub(super) struct SplitRing {
     used: *const AtomicU16,
     mask: u16,
     /// Next available entry to take.
-    next_avail: u16,
+    next_avail: Index,
     /// Available index at the last look.
-    avail_seen: u16,
+    avail_seen: Index,
     /// Next used entry to write; entries from `published` on are not visible yet.
-    next_used: u16,
-    published: u16,
+    next_used: Index,
+    published: Index,
     /// Used index when the guest was last asked whether it wants a signal.
-    signalled: u16,
+    signalled: Index,
 }
 
 // SAFETY: the pointers lead into mappings that `memory` keeps alive; the ring is used by one thread at a time (it is
@@ -149,15 +165,15 @@ impl SplitRing {
             avail,
             used,
             mask: setup.size - 1,
-            next_avail: setup.base,
-            avail_seen: setup.base,
-            next_used: 0,
-            published: 0,
-            signalled: 0,
+            next_avail: Index(setup.base),
+            avail_seen: Index(setup.base),
+            next_used: Index(0),
+            published: Index(0),
+            signalled: Index(0),
         };
         // The used index is the one piece of state that is only in guest memory (a restarted back end, or a
         // rebooted guest, see the vhost-user specification on SET_VRING_BASE).
-        let used = ring.used_idx().load(Ordering::Relaxed);
+        let used = Index(ring.used_idx().load(Ordering::Relaxed));
         (ring.next_used, ring.published, ring.signalled) = (used, used, used);
         Ok(ring)
     }
@@ -175,7 +191,7 @@ impl SplitRing {
 
     /// Next available entry: what `GET_VRING_BASE` answers. Nothing is in flight between calls.
     pub(super) fn base(&self) -> u16 {
-        self.next_avail
+        self.next_avail.0
     }
 
     pub(super) fn memory(&self) -> &Memory {
@@ -200,15 +216,15 @@ impl SplitRing {
     /// Entries that the guest has made available and nobody has taken; looks at guest memory only when it must.
     #[inline(always)]
     pub(super) fn available(&mut self, wanted: u16) -> Result<u16, RingFault> {
-        let known = self.avail_seen.wrapping_sub(self.next_avail);
+        let known = self.avail_seen.since(self.next_avail);
         if known >= wanted {
             return Ok(known);
         }
         // Acquire: entries and descriptors are read after the index that announced them.
-        let idx = self.avail_at(1).load(Ordering::Acquire);
-        let pending = idx.wrapping_sub(self.next_avail);
+        let idx = Index(self.avail_at(1).load(Ordering::Acquire));
+        let pending = idx.since(self.next_avail);
         if pending > self.setup.size {
-            return Err(RingFault::AvailJump { from: self.next_avail, to: idx, size: self.setup.size });
+            return Err(RingFault::AvailJump { from: self.next_avail.0, to: idx.0, size: self.setup.size });
         }
         self.avail_seen = idx;
         Ok(pending)
@@ -217,7 +233,7 @@ impl SplitRing {
     /// The head of the `i`-th entry from the next on.
     #[inline(always)]
     pub(super) fn head(&self, i: u16) -> Result<u16, RingFault> {
-        let entry = self.next_avail.wrapping_add(i) & self.mask;
+        let entry = self.next_avail.plus(i).0 & self.mask;
         let head = self.avail_at(2 + entry as usize).load(Ordering::Relaxed);
         if head > self.mask {
             return Err(RingFault::BadHead { entry, head, size: self.setup.size });
@@ -243,31 +259,31 @@ impl SplitRing {
         prefetch(self.desc.wrapping_add(2 * (index & self.mask) as usize));
     }
 
-    /// Fetches the descriptors of the next burst, as far as the guest is known to have made it available.
+    /// The heads of entries `from..to`, counted from the next one, as far as they are known to be available. For
+    /// fetching ahead only: they are not checked.
     #[inline(always)]
-    pub(super) fn prefetch_next(&self) {
-        let known = self.avail_seen.wrapping_sub(self.next_avail);
-        for i in 0..known.min(BATCH as u16) {
-            let entry = self.next_avail.wrapping_add(i) & self.mask;
-            self.prefetch_desc(self.avail_at(2 + entry as usize).load(Ordering::Relaxed));
-        }
+    pub(super) fn upcoming(&self, from: u16, to: u16) -> impl Iterator<Item = u16> {
+        (from..to.min(self.avail_seen.since(self.next_avail))).map(|i| {
+            let entry = self.next_avail.plus(i).0 & self.mask;
+            self.avail_at(2 + entry as usize).load(Ordering::Relaxed)
+        })
     }
 
     /// Takes `n` entries.
     #[inline(always)]
     pub(super) fn advance(&mut self, n: u16) {
-        self.next_avail = self.next_avail.wrapping_add(n);
+        self.next_avail = self.next_avail.plus(n);
     }
 
     /// Returns a chain of which `len` bytes were written. The guest sees it after [`publish`](Self::publish).
     #[inline(always)]
     pub(super) fn put_used(&mut self, head: u16, len: u32) {
-        let slot = (self.next_used & self.mask) as usize;
+        let slot = (self.next_used.0 & self.mask) as usize;
         let entry = (u64::from(head) | u64::from(len) << 32).to_le();
         // SAFETY: the used ring is mapped for size entries of 8 bytes behind flags and index. Its address is aligned to 4
         // only; the guest does not look before publish(), so it need not see the entry in one piece.
         unsafe { self.used.add(2 + 4 * slot).cast::<u64>().cast_mut().write_unaligned(entry) };
-        self.next_used = self.next_used.wrapping_add(1);
+        self.next_used = self.next_used.plus(1);
     }
 
     /// Makes the returned chains visible: one store for the whole burst.
@@ -277,7 +293,7 @@ impl SplitRing {
             return;
         }
         // Release: used entries and what was written to the buffers come first.
-        self.used_idx().store(self.next_used, Ordering::Release);
+        self.used_idx().store(self.next_used.0, Ordering::Release);
         if self.setup.logging {
             self.log_used();
         }
@@ -288,8 +304,8 @@ impl SplitRing {
     fn log_used(&self) {
         let mut i = self.published;
         while i != self.next_used {
-            self.memory.mark_dirty(self.setup.used + 4 + 8 * u64::from(i & self.mask), 8);
-            i = i.wrapping_add(1);
+            self.memory.mark_dirty(self.setup.used + 4 + 8 * u64::from(i.0 & self.mask), 8);
+            i = i.plus(1);
         }
         self.memory.mark_dirty(self.setup.used, 4);
     }
@@ -310,7 +326,7 @@ impl SplitRing {
         fence(Ordering::SeqCst);
         if self.setup.event_idx {
             let event = self.avail_at(2 + self.setup.size as usize).load(Ordering::Relaxed);
-            self.published.wrapping_sub(event).wrapping_sub(1) < self.published.wrapping_sub(old)
+            self.published.since(Index(event)).wrapping_sub(1) < self.published.since(old)
         } else {
             self.avail_at(0).load(Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
         }
@@ -320,7 +336,7 @@ impl SplitRing {
     /// going to sleep would lose it.
     pub(super) fn want_kicks(&mut self) -> Result<bool, RingFault> {
         if self.setup.event_idx {
-            self.set_avail_event(self.next_avail);
+            self.set_avail_event(self.next_avail.0);
         } else {
             self.set_used_flags(0);
         }
@@ -333,7 +349,7 @@ impl SplitRing {
     pub(super) fn refuse_kicks(&mut self) {
         if self.setup.event_idx {
             // There is no "never": an event index just behind is the farthest in front, 65535 entries away.
-            self.set_avail_event(self.next_avail.wrapping_sub(1));
+            self.set_avail_event(self.next_avail.0.wrapping_sub(1));
         } else {
             self.set_used_flags(USED_F_NO_NOTIFY);
         }

@@ -57,7 +57,14 @@ impl TxRing {
         }
         self.taken = n;
         self.ring.advance(n as u16);
-        self.ring.prefetch_next();
+        // While this burst is on its way, the next one comes, and the descriptors of the one after it.
+        for head in self.ring.upcoming(0, BATCH as u16) {
+            if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(head).addr) {
+                prefetch(p);
+                prefetch(p.wrapping_add(64));
+            }
+        }
+        self.ring.upcoming(BATCH as u16, 2 * BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));
         Ok(batch)
     }
 
