@@ -16,7 +16,7 @@ use crate::offload::Accepts;
 use crate::port::capture::Capture;
 use crate::port::tap::TapQueue;
 use crate::stats::{Named, NicCounters, NicStats, RxCounters, TxCounters};
-use crate::steer::{LearnTable, RuleSlot, Steering};
+use crate::steer::{LearnTable, RecentFlows, RuleSlot, Steering};
 use crate::trace::Trace;
 use crate::vhost::ring::{RingFault, RxRing, TxRing};
 
@@ -53,6 +53,8 @@ pub struct TxQueue {
     pub kick: File,
     /// The guest was asked to kick.
     pub armed: bool,
+    /// Flows that need not be learned again.
+    pub recent: RecentFlows,
 }
 
 /// Where a queue is while it runs.

@@ -4,6 +4,7 @@ use super::rx::Frames;
 use super::{Context, rx};
 use crate::nic::{Nic, TxQueue};
 use crate::port::{Port, PortQueue};
+use crate::steer::RecentFlows;
 use crate::vhost::ring::{BatchStore, FrameBatch, RingFault};
 
 /// Takes one burst from transmit queue `i` and sends it. Returns whether there was anything.
@@ -36,7 +37,7 @@ fn burst(
         c.packets.add(frames);
         c.bytes.add((0..batch.len()).map(|i| batch.frame(i).len() as u64).sum());
         if nic.is_link_up() {
-            learn(nic, i, &mut batch, cx);
+            learn(nic, i, &mut q.recent, &mut batch, cx);
             if let Some(capture) = &nic.capture {
                 for f in 0..batch.len() {
                     capture.sent(i, &batch, f, &mut cx.frame);
@@ -71,14 +72,15 @@ fn burst(
 }
 
 /// Shows the table of learned flows what the guest sends on this queue.
-fn learn(nic: &Nic, queue: usize, batch: &mut FrameBatch<'_>, cx: &Context) {
+fn learn(nic: &Nic, queue: usize, recent: &mut RecentFlows, batch: &mut FrameBatch<'_>, cx: &Context) {
     if !nic.steering.read().expect("steering never panics").learns() {
         return;
     }
     batch.parse();
+    recent.start_burst(&nic.learned, cx.now);
     for i in 0..batch.len() {
         if let Some(flow) = batch.headers(i).flow() {
-            nic.learned.learn(&flow, queue as u16, cx.now);
+            recent.learn(&nic.learned, &flow, queue as u16);
         }
     }
 }

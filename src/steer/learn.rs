@@ -129,6 +129,8 @@ pub struct LearnTable {
     sets: Box<[Set]>,
     idle_secs: u16,
     period: AtomicU32,
+    /// See [`LearnTable::changes`].
+    changes: AtomicU64,
     learned: AtomicU64,
     moved: AtomicU64,
     evicted: AtomicU64,
@@ -144,6 +146,7 @@ impl LearnTable {
             sets: (0..entries / WAYS).map(|_| Set(Default::default())).collect(),
             idle_secs: config.idle_secs.clamp(1, (1 << PERIOD_BITS) - 1),
             period: AtomicU32::new(UNSET),
+            changes: AtomicU64::new(0),
             learned: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -190,6 +193,7 @@ impl LearnTable {
     /// Forgets every flow.
     pub fn clear(&self) {
         self.ways().for_each(|way| way.store(Entry::FREE, Relaxed));
+        self.changes.fetch_add(1, Relaxed);
     }
 
     /// Forgets every flow of a receive queue.
@@ -200,6 +204,14 @@ impl LearnTable {
                 let _ = way.compare_exchange(entry.0, Entry::FREE, Relaxed, Relaxed);
             }
         }
+        self.changes.fetch_add(1, Relaxed);
+    }
+
+    /// Counts what may undo a flow that was learned within the same tick: moves, evictions, clearing, a race that was lost. While it and the
+    /// tick stay the same, learning a flow again changes nothing, so it may be left out ([`RecentFlows`](super::RecentFlows)).
+    #[inline]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
     }
 
     /// How many live flows each of the first `queues` receive queues has.
@@ -242,6 +254,7 @@ impl LearnTable {
     #[cold]
     fn refresh(&self, way: &AtomicU64, entry: Entry, wanted: Entry, now: Tick) {
         if way.compare_exchange(entry.0, wanted.0, Relaxed, Relaxed).is_err() {
+            self.changes.fetch_add(1, Relaxed); // so that the next packet does try again
             return;
         }
         if entry.age(now) > self.idle_secs {
@@ -249,6 +262,7 @@ impl LearnTable {
             self.learned.fetch_add(1, Relaxed);
         } else if entry.queue() != wanted.queue() {
             self.moved.fetch_add(1, Relaxed);
+            self.changes.fetch_add(1, Relaxed);
         }
     }
 
@@ -260,6 +274,7 @@ impl LearnTable {
         let entries = set.0.iter().map(|way| (way, Entry(way.load(Relaxed))));
         let Some((way, oldest)) = entries.max_by_key(|&(_, e)| rank(e)) else { return };
         if way.compare_exchange(oldest.0, wanted.0, Relaxed, Relaxed).is_err() {
+            self.changes.fetch_add(1, Relaxed);
             return;
         }
         self.learned.fetch_add(1, Relaxed);
@@ -268,6 +283,7 @@ impl LearnTable {
             self.expired.fetch_add(1, Relaxed);
         } else {
             self.evicted.fetch_add(1, Relaxed);
+            self.changes.fetch_add(1, Relaxed);
         }
     }
 
@@ -300,6 +316,7 @@ impl LearnTable {
                 self.expired.fetch_add(1, Relaxed);
             }
         }
+        self.changes.fetch_add(1, Relaxed);
     }
 }
 

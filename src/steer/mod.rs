@@ -20,6 +20,7 @@ mod hash;
 mod key;
 mod learn;
 mod ntuple;
+mod recent;
 mod rss;
 mod rxmode;
 mod tuple;
@@ -28,6 +29,7 @@ pub use filter::{CLASSIFIERS_LIMIT, FilterError, FilterTable, GROUPS_LIMIT, Rule
 pub use key::{Mask, Match};
 pub use learn::{LearnConfig, LearnStats, LearnTable, Tick};
 pub use ntuple::{FlowType, Masked, NtupleSpec};
+pub use recent::RecentFlows;
 pub use rss::{
     DEFAULT_KEY, HashReport, KEY_MAX, KEY_MIN, Rss, RssConfig, RssError, RssKey, TABLE_DEFAULT, TABLE_MAX,
     Toeplitz, hash_type,

@@ -21,6 +21,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::dirty::DirtyLog;
 use super::ring::{Memory, RingFault, RingSetup, RxRing, TxRing};
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
+use crate::steer::RecentFlows;
 use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
 
 /// Guest memory as the crate holds it.
@@ -189,7 +190,14 @@ impl NetVring {
             nic.update_targets();
         } else {
             let kick = c.kick.as_ref().expect("should_run() saw it").try_clone()?;
-            let queue = TxQueue { ring: TxRing::start(memory, setup)?, call, err, kick, armed: false };
+            let queue = TxQueue {
+                ring: TxRing::start(memory, setup)?,
+                call,
+                err,
+                kick,
+                armed: false,
+                recent: RecentFlows::default(),
+            };
             nic.workers[i].watch(&queue.kick)?;
             nic.tx[i].change(|slot| *slot = Some(queue));
         }
