@@ -54,23 +54,41 @@ pub fn poll_readable<const N: usize>(fds: &[RawFd; N], time: Option<Duration>) -
     }
 }
 
-/// Passes on what is waiting in `from`, descriptors included; returns the bytes, 0 at the end.
+/// Takes what is waiting in `from`, with its descriptors; 0 bytes at the end.
 ///
 /// # Errors
-/// As `recvmsg(2)` and `sendmsg(2)`.
-pub fn forward(from: &UnixStream, to: &UnixStream) -> io::Result<usize> {
-    let mut buffer = [0u8; 4096];
+/// As `recvmsg(2)`.
+pub fn receive(from: &UnixStream, room: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut fds = [0; MAX_FDS];
-    let mut vec = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() }];
+    let mut vec = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
     // SAFETY: the one iovec is a buffer of ours that nobody else uses during the call.
     let (bytes, count) = unsafe { from.recv_with_fds(&mut vec, &mut fds) }?;
     // SAFETY: the kernel has just made these descriptors for us.
-    let owned: Vec<OwnedFd> = fds[..count].iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }).collect();
-    let raw: Vec<RawFd> = owned.iter().map(AsRawFd::as_raw_fd).collect();
+    let owned = fds[..count].iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }).collect();
+    Ok((bytes, owned))
+}
+
+/// Sends all of it, with these descriptors.
+///
+/// # Errors
+/// As `sendmsg(2)`.
+pub fn send(to: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
+    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut sent = 0;
-    while sent < bytes {
+    while sent < bytes.len() {
         let fds: &[RawFd] = if sent == 0 { &raw } else { &[] };
-        sent += to.send_with_fds(&[&buffer[sent..bytes]], fds)?;
+        sent += to.send_with_fds(&[&bytes[sent..]], fds)?;
     }
+    Ok(())
+}
+
+/// Passes on what is waiting in `from`, descriptors included; returns the bytes, 0 at the end.
+///
+/// # Errors
+/// As [`receive`] and [`send`].
+pub fn forward(from: &UnixStream, to: &UnixStream) -> io::Result<usize> {
+    let mut room = [0u8; 4096];
+    let (bytes, fds) = receive(from, &mut room)?;
+    send(to, &room[..bytes], &fds)?;
     Ok(bytes)
 }

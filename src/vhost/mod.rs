@@ -11,6 +11,7 @@ mod socket;
 pub mod stop;
 pub mod vring;
 
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,13 +19,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use log::{info, warn};
+use thiserror::Error;
 use vhost::vhost_user::Error as ProtocolError;
 use vhost_user_backend::{Error as DaemonError, ShutdownHandle, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::nic::Nic;
 use backend::NetBackend;
-use socket::Peer;
 pub use socket::{Endpoint, EndpointError, Socket};
 use stop::Stop;
 use vring::Connection;
@@ -73,7 +74,7 @@ impl Drop for Session {
 fn serve(nic: &Arc<Nic>, mut socket: Socket, stop: &Stop) {
     let mut delay = RETRY.0;
     while let Some(peer) = socket.next_peer(stop) {
-        match connect(nic, peer, stop) {
+        match peer.map_err(NoFrontEnd::from).and_then(|peer| connect(nic, peer, stop)) {
             Ok(()) => delay = RETRY.0,
             Err(e) => {
                 // A front end that listens may simply not be there yet: said once, at the first try.
@@ -92,17 +93,29 @@ fn serve(nic: &Arc<Nic>, mut socket: Socket, stop: &Stop) {
     }
 }
 
+/// Why a connection did not come about.
+#[derive(Debug, Error)]
+enum NoFrontEnd {
+    #[error("The front end can't be reached: {0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Daemon(DaemonError),
+}
+
+impl From<DaemonError> for NoFrontEnd {
+    fn from(e: DaemonError) -> Self {
+        NoFrontEnd::Daemon(e)
+    }
+}
+
 /// One connection, from its start to its end. Fails only if it did not come about.
-fn connect(nic: &Arc<Nic>, peer: Peer, stop: &Stop) -> Result<(), DaemonError> {
+fn connect(nic: &Arc<Nic>, peer: UnixStream, stop: &Stop) -> Result<(), NoFrontEnd> {
     let connection = Connection::new(Arc::clone(nic));
     let backend = NetBackend { connection: Arc::clone(&connection) };
     let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
     let name = format!("vhost-{}-rx", nic.name());
     let mut daemon = connection.collect_vrings(|| VhostUserDaemon::new(name, backend, memory))?;
-    match peer {
-        Peer::Accept(mut listener) => daemon.start(&mut listener)?,
-        Peer::Connect(path) => daemon.start_client(&path)?,
-    }
+    daemon.start(&mut relay::start(peer)?.into())?;
     info!("{}: front end connected", nic.name());
     nic.counters.connections.add(1);
     nic.connected.store(true, Ordering::Relaxed);

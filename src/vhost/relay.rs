@@ -1,42 +1,253 @@
-//! Makes a connected socket look like one that is about to be accepted.
+//! Stands between a front end and the `vhost-user-backend` crate: passes their messages on, with descriptors, and keeps
+//! back what the crate would take amiss. It carries the few control messages, never frames.
 //!
-//! A program that follows the back-end conventions may be given `--fd N`, a socket that is connected already. The
-//! `vhost-user-backend` crate can only accept or connect. So a private socket is made for it to accept on, and a thread
-//! passes messages with their descriptors between the two. It carries the few control messages, never frames.
+//! * The crate can only accept or connect. For a connection that is there already (`--fd`, or one that was accepted here), a private
+//!   socket is made for it to accept on.
+//! * The crate ends a connection on `SET_VRING_ENABLE` before `SET_FEATURES` has acknowledged
+//!   `VHOST_USER_F_PROTOCOL_FEATURES`. The protocol demands no such order, and QEMU's virtio-net enables its rings when the device is
+//!   made or reset, long before a driver negotiates anything. So that request is *kept*, the last one of each ring, and
+//!   delivered after the features.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use crate::port::sys_socket::{forward, poll_readable};
+use crate::port::sys_socket::{forward, poll_readable, receive, send};
+use crate::virtio::F_PROTOCOL_FEATURES;
+
+/// Bytes of a message's header: request, flags, size of what follows.
+const HEADER: usize = 12;
+/// More than any message has; the crate refuses it, too.
+const MAX_PAYLOAD: usize = 4096;
+/// More rings than any NIC has.
+const MAX_RINGS: u32 = 256;
+
+const SET_FEATURES: u32 = 2;
+const RESET_OWNER: u32 = 4;
+const SET_VRING_ENABLE: u32 = 18;
+const RESET_DEVICE: u32 = 34;
+const VERSION: u32 = 1;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
 
 /// Starts the relay for `outer`; the listener has its connection waiting.
 pub(super) fn start(outer: UnixStream) -> io::Result<UnixListener> {
     let (listener, inner) = private_pair()?;
     thread::Builder::new().name("vhost-relay".into()).spawn(move || {
-        while let Ok(ready) = poll_readable(&[outer.as_raw_fd(), inner.as_raw_fd()], None) {
-            let passed = if ready[0] { forward(&outer, &inner) } else { forward(&inner, &outer) };
-            if !passed.is_ok_and(|bytes| bytes > 0) {
-                break;
-            }
-        }
+        // Whatever ended it ends both connections.
+        let _ = run(&outer, &inner);
         let _ = outer.shutdown(Shutdown::Both);
         let _ = inner.shutdown(Shutdown::Both);
     })?;
     Ok(listener)
 }
 
+fn run(outer: &UnixStream, inner: &UnixStream) -> io::Result<()> {
+    let mut message = Message::default();
+    let mut held = Held::default();
+    loop {
+        let [from_front_end, from_crate] = poll_readable(&[outer.as_raw_fd(), inner.as_raw_fd()], None)?;
+        if from_crate && forward(inner, outer)? == 0 {
+            return Ok(());
+        }
+        // In pieces, as they come: a front end that stops in the middle keeps nobody from ending the connection.
+        if from_front_end {
+            if !message.read_more(outer)? {
+                return Ok(());
+            }
+            if message.is_complete() {
+                held.pass(std::mem::take(&mut message), outer, inner)?;
+            }
+        }
+    }
+}
+
+/// A message, or the part of it that has come.
+#[derive(Default)]
+struct Message {
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Message {
+    fn word(&self, i: usize) -> u32 {
+        let at = |i: usize| self.bytes.get(i).copied().unwrap_or_default();
+        u32::from_ne_bytes([at(4 * i), at(4 * i + 1), at(4 * i + 2), at(4 * i + 3)])
+    }
+
+    /// Bytes of the whole message, as far as that is known. One that is too long is passed on without its rest: the
+    /// crate says what is wrong with it.
+    fn len(&self) -> usize {
+        match self.word(2) as usize {
+            size @ ..=MAX_PAYLOAD if self.bytes.len() >= HEADER => HEADER + size,
+            _ => HEADER,
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.bytes.len() == self.len()
+    }
+
+    /// Takes what has come; false at the end.
+    fn read_more(&mut self, from: &UnixStream) -> io::Result<bool> {
+        let mut room = [0; MAX_PAYLOAD];
+        let wanted = (self.len() - self.bytes.len()).min(room.len());
+        let (n, mut fds) = receive(from, &mut room[..wanted])?;
+        self.bytes.extend_from_slice(&room[..n]);
+        self.fds.append(&mut fds);
+        Ok(n > 0)
+    }
+}
+
+/// Requests that the crate does not get yet.
+#[derive(Default)]
+struct Held {
+    /// `VHOST_USER_F_PROTOCOL_FEATURES` is in force.
+    acknowledged: bool,
+    /// What was last asked of each ring.
+    enables: BTreeMap<u32, u32>,
+}
+
+impl Held {
+    /// Passes a message on, or keeps it.
+    fn pass(&mut self, message: Message, outer: &UnixStream, inner: &UnixStream) -> io::Result<()> {
+        match message.word(0) {
+            SET_VRING_ENABLE if !self.acknowledged && self.keep(&message) => {
+                if message.word(1) & NEED_REPLY != 0 {
+                    let [done, nothing] = [8, 0];
+                    send(outer, &words(&[SET_VRING_ENABLE, VERSION | REPLY, done, 0, nothing]), &[])?;
+                }
+                return Ok(());
+            }
+            RESET_OWNER | RESET_DEVICE => *self = Held::default(),
+            _ => {}
+        }
+        send(inner, &message.bytes, &message.fds)?;
+        if message.word(0) == SET_FEATURES {
+            let features = u64::from(message.word(3)) | u64::from(message.word(4)) << 32;
+            self.acknowledged = features & F_PROTOCOL_FEATURES != 0;
+            // Without the bit, all rings are enabled, and that is that.
+            for (ring, enable) in std::mem::take(&mut self.enables).into_iter().filter(|_| self.acknowledged)
+            {
+                send(inner, &words(&[SET_VRING_ENABLE, VERSION, 8, ring, enable]), &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the request, if it is one that could be right.
+    fn keep(&mut self, message: &Message) -> bool {
+        let (ring, enable) = (message.word(3), message.word(4));
+        let plausible = message.bytes.len() == HEADER + 8 && ring < MAX_RINGS && enable <= 1;
+        if plausible {
+            self.enables.insert(ring, enable);
+        }
+        plausible
+    }
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+}
+
 /// A listener with one connection in its backlog, that nobody else could have made.
 fn private_pair() -> io::Result<(UnixListener, UnixStream)> {
-    let folder = std::env::temp_dir().join(format!("flownic-fd-{}", std::process::id()));
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("flownic-{}-{number}", std::process::id()));
     DirBuilder::new().mode(0o700).create(&folder)?;
     let path = folder.join("s");
     let pair = UnixListener::bind(&path).and_then(|listener| Ok((listener, UnixStream::connect(&path)?)));
     let _ = fs::remove_file(&path);
     let _ = fs::remove_dir(&folder);
     pair
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    /// A front end and what the crate would have, with a relay in between.
+    fn connected() -> (UnixStream, UnixStream) {
+        let (front, outer) = UnixStream::pair().unwrap();
+        let (crate_end, _) = start(outer).unwrap().accept().unwrap();
+        (front, crate_end)
+    }
+
+    fn message(request: u32, flags: u32, payload: &[u32]) -> Vec<u8> {
+        [words(&[request, VERSION | flags, 4 * payload.len() as u32]), words(payload)].concat()
+    }
+
+    #[track_caller]
+    fn expect(stream: &mut UnixStream, wanted: &[u8]) {
+        let mut got = vec![0; wanted.len()];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, wanted);
+    }
+
+    #[test]
+    fn early_enables_are_kept_answered_and_delivered_after_the_features() {
+        let (mut front, mut end) = connected();
+        for (ring, enable) in [(1, 1), (0, 1), (1, 0)] {
+            front.write_all(&message(SET_VRING_ENABLE, NEED_REPLY, &[ring, enable])).unwrap();
+            expect(&mut front, &message(SET_VRING_ENABLE, REPLY, &[0, 0]));
+        }
+        let features = message(SET_FEATURES, NEED_REPLY, &[F_PROTOCOL_FEATURES as u32, 1]);
+        front.write_all(&features).unwrap();
+        expect(&mut end, &features);
+        expect(&mut end, &message(SET_VRING_ENABLE, 0, &[0, 1]));
+        expect(&mut end, &message(SET_VRING_ENABLE, 0, &[1, 0]));
+        // From here on they pass, until the device is reset.
+        let late = message(SET_VRING_ENABLE, NEED_REPLY, &[1, 1]);
+        front.write_all(&late).unwrap();
+        expect(&mut end, &late);
+        front.write_all(&[message(RESET_DEVICE, 0, &[]), late, features.clone()].concat()).unwrap();
+        expect(&mut end, &message(RESET_DEVICE, 0, &[]));
+        expect(&mut end, &features);
+        expect(&mut end, &message(SET_VRING_ENABLE, 0, &[1, 1]));
+    }
+
+    #[test]
+    fn without_protocol_features_nothing_is_delivered_later() {
+        let (mut front, mut end) = connected();
+        front.write_all(&message(SET_VRING_ENABLE, 0, &[0, 0])).unwrap();
+        let (features, next) = (message(SET_FEATURES, 0, &[0, 1]), message(3, 0, &[]));
+        front.write_all(&[features.clone(), next.clone()].concat()).unwrap();
+        expect(&mut end, &features);
+        expect(&mut end, &next);
+    }
+
+    #[test]
+    fn everything_else_passes_whole_with_its_descriptors_and_both_ways() {
+        let (mut front, mut end) = connected();
+        let kick = message(12, 0, &[0, 0]);
+        let (a, _b) = UnixStream::pair().unwrap();
+        // In two pieces, the descriptor with the first.
+        send(&front, &kick[..5], &[OwnedFd::from(a)]).unwrap();
+        front.write_all(&kick[5..]).unwrap();
+        let mut room = [0; 100];
+        let (n, fds) = receive(&end, &mut room).unwrap();
+        assert_eq!((&room[..n], fds.len()), (&kick[..], 1));
+        // Enables that can't be right are the crate's to refuse.
+        for wrong in [message(SET_VRING_ENABLE, 0, &[0, 2]), message(SET_VRING_ENABLE, 0, &[999, 1])] {
+            front.write_all(&wrong).unwrap();
+            expect(&mut end, &wrong);
+        }
+        end.write_all(b"answer").unwrap();
+        expect(&mut front, b"answer");
+        // A message that is too long gets as far as its header.
+        let long = words(&[7, VERSION, 1 << 20]);
+        front.write_all(&long).unwrap();
+        expect(&mut end, &long);
+        drop(end);
+        assert_eq!(front.read(&mut room).unwrap(), 0);
+    }
 }

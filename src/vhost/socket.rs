@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use log::warn;
 use thiserror::Error;
-use vhost::vhost_user;
 
-use super::relay;
 use super::stop::Stop;
 use crate::listener::{ListenError, Listener};
 use crate::port::sys_socket;
@@ -60,14 +58,6 @@ enum Kind {
     Connected(Option<UnixStream>),
 }
 
-/// A front end that is (nearly) there.
-pub(super) enum Peer {
-    /// Waits to be accepted.
-    Accept(vhost_user::Listener),
-    /// Is to be connected to.
-    Connect(String),
-}
-
 impl Socket {
     /// Opens the endpoint. A listening path is replaced in one step if a dead process left it, so it never vanishes.
     ///
@@ -86,20 +76,14 @@ impl Socket {
         Ok(Socket { kind })
     }
 
-    /// Waits for the next front end; `None` when told to stop.
-    pub(super) fn next_peer(&mut self, stop: &Stop) -> Option<Peer> {
+    /// Waits for the next front end; `None` when told to stop, or if there can be no other. Fails if one that
+    /// listens is not there.
+    pub(super) fn next_peer(&mut self, stop: &Stop) -> Option<io::Result<UnixStream>> {
         match &mut self.kind {
-            Kind::Listening(listener) => wait(listener, stop),
-            Kind::Inherited(listener) => wait(listener, stop),
-            Kind::Connecting(path) => {
-                (!stop.is_requested()).then(|| Peer::Connect(path.to_string_lossy().into_owned()))
-            }
-            Kind::Connected(stream) => {
-                // The crate accepts or connects; it does not take a connection that is there already.
-                let listener =
-                    relay::start(stream.take()?).inspect_err(|e| warn!("The connection is lost: {e}"));
-                Some(Peer::Accept(listener.ok()?.into()))
-            }
+            Kind::Listening(listener) => accept(listener, stop).map(Ok),
+            Kind::Inherited(listener) => accept(listener, stop).map(Ok),
+            Kind::Connecting(path) => (!stop.is_requested()).then(|| UnixStream::connect(path)),
+            Kind::Connected(stream) => stream.take().map(Ok),
         }
     }
 
@@ -109,17 +93,21 @@ impl Socket {
     }
 }
 
-/// Waits for somebody to accept; `None` when told to stop.
-fn wait(listener: &UnixListener, stop: &Stop) -> Option<Peer> {
+/// Waits for somebody; `None` when told to stop.
+fn accept(listener: &UnixListener, stop: &Stop) -> Option<UnixStream> {
     loop {
         if stop.wait_readable(listener.as_raw_fd()) {
             return None;
         }
-        match listener.try_clone() {
-            Ok(listener) => return Some(Peer::Accept(listener.into())),
+        match listener.accept() {
+            Ok((stream, _)) => return Some(stream),
             // Out of descriptors: that may pass.
-            Err(_) if stop.wait(PAUSE) => return None,
-            Err(_) => {}
+            Err(e) => {
+                warn!("A front end can't be accepted: {e}");
+                if stop.wait(PAUSE) {
+                    return None;
+                }
+            }
         }
     }
 }

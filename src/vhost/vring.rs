@@ -73,9 +73,10 @@ impl Connection {
     /// Stops all rings. The connection is gone or the device is being reset.
     pub fn stop_all(&self) {
         for vring in self.vrings.lock().unwrap().iter() {
-            let mut c = vring.captured();
-            c.ready = false;
-            vring.sync(&mut c);
+            // As after GET_VRING_BASE: the crate's vring must know it, too, or it is never made ready again.
+            vring.set_queue_ready(false);
+            vring.set_kick(None);
+            vring.set_call(None);
         }
     }
 
