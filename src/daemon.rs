@@ -214,7 +214,7 @@ impl Drop for Daemon {
 }
 
 /// The ends of a NIC's port, one for each queue pair.
-fn ports(nic: &Arc<Nic>, switch: Option<&(Arc<Switch>, usize)>) -> Result<Vec<PortQueue>, StartError> {
+fn ports(nic: &Arc<Nic>, switch: Option<&Place>) -> Result<Vec<PortQueue>, StartError> {
     let pairs = usize::from(nic.config.queue_pairs);
     let each = |f: &dyn Fn(usize) -> PortQueue| Ok((0..pairs).map(f).collect());
     if let Some((switch, member)) = switch {
@@ -238,8 +238,11 @@ fn ports(nic: &Arc<Nic>, switch: Option<&(Arc<Switch>, usize)>) -> Result<Vec<Po
     }
 }
 
+/// The switch that a NIC is on, and its place there.
+type Place = (Arc<Switch>, usize);
+
 /// For each NIC the switch it is on, and its place there; `None` for a NIC that is not linked.
-fn switches(nics: &[NicConfig]) -> Result<Vec<Option<(Arc<Switch>, usize)>>, StartError> {
+fn switches(nics: &[NicConfig]) -> Result<Vec<Option<Place>>, StartError> {
     // Links are edges; each connected set of NICs is a switch.
     let mut set: Vec<usize> = (0..nics.len()).collect();
     let mut linked = vec![false; nics.len()];
@@ -253,7 +256,7 @@ fn switches(nics: &[NicConfig]) -> Result<Vec<Option<(Arc<Switch>, usize)>>, Sta
         let (keep, replace) = (set[p], set[i]);
         set.iter_mut().filter(|s| **s == replace).for_each(|s| *s = keep);
     }
-    let mut made: HashMap<usize, (Arc<Switch>, usize)> = HashMap::new();
+    let mut made: HashMap<usize, Place> = HashMap::new();
     (0..nics.len())
         .map(|i| {
             if !linked[i] {
@@ -270,10 +273,9 @@ fn switches(nics: &[NicConfig]) -> Result<Vec<Option<(Arc<Switch>, usize)>>, Sta
 }
 
 /// Tells each switch who its members are, in the order of their places.
-fn connect(switches: &[Option<(Arc<Switch>, usize)>], nics: &[Arc<Nic>]) {
+fn connect(switches: &[Option<Place>], nics: &[Arc<Nic>]) {
     for (switch, _) in switches.iter().flatten() {
-        let on_it =
-            |s: &Option<(Arc<Switch>, usize)>| s.as_ref().is_some_and(|(s, _)| Arc::ptr_eq(s, switch));
+        let on_it = |s: &Option<Place>| s.as_ref().is_some_and(|(s, _)| Arc::ptr_eq(s, switch));
         let members = switches.iter().zip(nics).filter(|(s, _)| on_it(s)).map(|(_, n)| Arc::downgrade(n));
         switch.connect(members.collect());
     }

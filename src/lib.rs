@@ -11,10 +11,13 @@
 //! * [`nic`]: one NIC's state, which outlives connections;
 //! * [`dataplane`]: workers, which bring frames from ports to guests and back;
 //! * [`stats`], [`trace`]: what can be seen of it;
-//! * [`config`], [`daemon`]: from flags to a running process.
+//! * [`config`], [`daemon`]: from flags to a running process;
+//! * [`control`]: what can be asked of it while it runs;
+//! * [`listener`]: a socket path that never vanishes.
 #![warn(missing_docs)]
 
 pub mod config;
+pub mod control;
 pub mod daemon;
 pub mod dataplane;
 pub mod listener;
@@ -24,6 +27,8 @@ pub mod packet;
 pub mod port;
 pub mod stats;
 pub mod steer;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 pub mod trace;
 pub mod vhost;
 pub mod virtio;

@@ -43,7 +43,7 @@ pub struct TraceRecord {
     pub queue: Option<u16>,
     /// What decided: a steering reason, or why it was dropped.
     pub reason: String,
-    /// Slot of the rule that decided.
+    /// The rule that decided: its slot, and on the control socket its location.
     pub rule: Option<u32>,
     /// Bytes of the frame.
     pub len: usize,

@@ -1,11 +1,18 @@
 //! Commands: each file has the flags of one and does what it says.
 
+mod ctl;
+mod describe;
+mod nics;
+mod qemu_args;
 mod serve;
 
 use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
+use flownic::control::ControlError;
+use flownic::control::client::ClientError;
 use log::LevelFilter;
 
 /// A NIC made of software: a vhost-user-net back end with flow steering and RSS.
@@ -22,6 +29,9 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
+    Ctl(ctl::Ctl),
+    QemuArgs(qemu_args::QemuArgs),
+    InstallDescription(describe::InstallDescription),
 }
 
 /// Why a command ends without having done its work.
@@ -30,6 +40,12 @@ enum Failure {
     Usage(String),
     /// It could not be done.
     Failed(String),
+    /// A running flownic refuses.
+    Refused(ControlError),
+    /// The same as JSON.
+    Json(String),
+    /// Nobody is there to hear why.
+    Quiet,
 }
 
 impl Failure {
@@ -49,20 +65,47 @@ impl Failure {
     }
 }
 
+impl From<ClientError> for Failure {
+    fn from(e: ClientError) -> Self {
+        match e {
+            ClientError::Refused(e) => Failure::Refused(e),
+            e => Failure::failed(&e),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        // Whoever read our output has had enough.
+        if e.kind() == io::ErrorKind::BrokenPipe { Failure::Quiet } else { Failure::failed(&e) }
+    }
+}
+
 /// Runs the command of these arguments. Exit status: 0, 1 for a failure, 2 for arguments that make no sense.
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let cli = Cli::parse_from(with_command(args));
     start_log(cli.verbose);
     let result = match cli.command {
         Command::Serve(serve) => serve.run(),
+        Command::Ctl(ctl) => ctl.run(),
+        Command::QemuArgs(args) => args.run(),
+        Command::InstallDescription(install) => install.run(),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Quiet) => ExitCode::SUCCESS,
         Err(Failure::Usage(e)) => {
             eprintln!("error: {e}\n\nFor more information, try '--help'.");
             ExitCode::from(2)
         }
         Err(Failure::Failed(e)) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Json(e)) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Refused(e)) => {
             eprintln!("error: {e}");
             ExitCode::FAILURE
         }

@@ -11,6 +11,7 @@ mod settings;
 mod tests;
 
 pub use features::{FeatureEdits, resolve_features};
+pub(crate) use nic::parse_key;
 pub use nic::{MTU_MAX, MTU_MIN, NicSettings};
 pub use settings::{ConfigError, CpuList, Settings};
 

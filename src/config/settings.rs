@@ -215,7 +215,7 @@ impl Settings {
     /// The first thing that is wrong.
     pub fn build(self) -> Result<Config, ConfigError> {
         let features = self.features.unwrap_or_default();
-        let nics = self
+        let mut nics = self
             .nics
             .iter()
             .map(|n| n.build(&features, self.capture.as_ref()))
@@ -233,6 +233,7 @@ impl Settings {
             _ => None,
         })?;
         nics.iter().try_for_each(|n| check_link(n, &nics))?;
+        close_links(&mut nics);
         if let Some(control) = &self.control {
             let same = |n: &&NicConfig| matches!(&n.endpoint, Endpoint::Listen(p) | Endpoint::Connect(p) if p == control);
             if let Some(nic) = nics.iter().find(same) {
@@ -279,4 +280,15 @@ fn check_link(nic: &NicConfig, nics: &[NicConfig]) -> Result<(), ConfigError> {
         problem,
         known: nics.iter().map(|n| n.name.as_str()).collect::<Vec<_>>().join(", "),
     })
+}
+
+/// Says of a NIC that others are linked to, and that says nothing of its port, that it is linked to the first of them.
+fn close_links(nics: &mut [NicConfig]) {
+    for i in 0..nics.len() {
+        let name = nics[i].name.clone();
+        let peer = nics.iter().find(|n| n.port == PortConfig::Link(name.clone())).map(|n| n.name.clone());
+        if let (Some(peer), PortConfig::Null) = (peer, &nics[i].port) {
+            nics[i].port = PortConfig::Link(peer);
+        }
+    }
 }

@@ -117,7 +117,9 @@ fn what_nics_may_not_share() {
 #[test]
 fn a_link_needs_an_end_that_is_free() {
     assert!(build(&["a,socket=/a,port=link:b", "b,socket=/b,port=link:a"]).is_ok());
-    assert!(build(&["a,socket=/a", "b,socket=/b,port=link:a", "c,socket=/c,port=link:b"]).is_ok());
+    let three = build(&["a,socket=/a", "b,socket=/b,port=link:a", "c,socket=/c,port=link:b"]).unwrap();
+    let ports: Vec<_> = three.nics.iter().map(|n| n.port.clone()).collect();
+    assert_eq!(ports, ["b", "a", "b"].map(|n| PortConfig::Link(n.into())));
     for (nics, wanted) in [
         (
             ["a,socket=/a,port=link:a", "b,socket=/b"],

@@ -7,7 +7,7 @@ use crate::nic::{Nic, RxQueue};
 use crate::offload::{self, Accepts, BadOffload, Plan};
 use crate::stats::RxCounters;
 use crate::steer::{DropReason, Reason, Verdict};
-use crate::vhost::ring::{BATCH, FrameBatch, HEAD, RxRefused, Segment};
+use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RxRefused, Segment};
 use crate::virtio::NetHeader;
 
 /// End of a chain of frames.
@@ -52,6 +52,10 @@ fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) ->
     while left != 0 {
         let i = left.trailing_zeros() as usize;
         left &= left - 1;
+        if batch.frame(i).len() < MIN_FRAME {
+            nic.counters.drop_runt.add_shared(1);
+            continue;
+        }
         let verdict = steering.classify(batch.headers(i), &nic.learned, cx.now);
         if let Verdict::Queue { rule: Some(slot), .. } | Verdict::Drop { rule: Some(slot), .. } = verdict {
             let hits = &hits[slot.0 as usize];

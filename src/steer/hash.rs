@@ -20,7 +20,8 @@ impl Seed {
         Self::from_fn(|i| state.hash_one(i))
     }
 
-    fn from_fn(f: impl Fn(usize) -> u64) -> Self {
+    /// A seed of the caller's making.
+    pub(super) fn from_fn(f: impl Fn(usize) -> u64) -> Self {
         Self { words: std::array::from_fn(&f), fold: [f(8), f(9)] }
     }
 

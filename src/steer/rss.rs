@@ -151,6 +151,9 @@ impl Default for RssConfig {
 const POSITIONS: usize = 36;
 
 /// A key prepared for hashing: what each value of each input byte contributes.
+///
+/// 36 KiB, of which IPv4 with ports uses 12. Tables by nibble (4.5 KiB) were measured against it: with IPv4 and ports 4.8 ns
+/// against 2.7, and 5.2 against 4.3 when everything else had just left the first-level cache.
 #[derive(Clone)]
 pub struct Toeplitz {
     bytes: Box<[[u32; 256]; POSITIONS]>,

@@ -426,6 +426,48 @@ mod tests {
     }
 
     #[test]
+    fn tuples_are_visited_in_the_order_of_what_is_left_in_them() {
+        let mut space = TupleSpace::new(16);
+        let mask = |bit: u64| Key([bit, 0, 0, 0, 0, 0, 0]);
+        let mut add = |bit: u64, priority: u8| {
+            let rank = Rank::new(0, priority, 0);
+            space.insert(0, &mask(bit), &mask(bit), rank, Action::Queue(priority.into())).unwrap()
+        };
+        let [a10, _, b9, ..] = [add(1, 10), add(1, 4), add(2, 9), add(2, 3), add(4, 5)];
+        space.remove(a10);
+        space.remove(b9);
+        assert_eq!(space.lookup(&key(7)).unwrap().1, Action::Queue(5));
+    }
+
+    #[test]
+    fn keys_and_tuples_whose_hashes_collide_are_kept_apart() {
+        // With this seed all keys that have only their first word hash the same, in every tuple.
+        let mut space = TupleSpace { seed: Seed::from_fn(|_| 0), ..TupleSpace::new(64) };
+        let wide = Key([u64::MAX, u64::MAX, 0, 0, 0, 0, 0]);
+        let mut slots = Vec::new();
+        for n in 0..32u32 {
+            let id = |tuple: u32| 2 * n + tuple;
+            for (tuple, mask) in [&MASK, &wide].into_iter().enumerate() {
+                let id = id(tuple as u32);
+                let rank = Rank::new(tuple as u32, 0, id);
+                let slot = space.insert(tuple as u32, mask, &key(n.into()), rank, Action::Queue(id as u16));
+                slots.push(slot.unwrap());
+            }
+        }
+        let found = |space: &TupleSpace, key: Key| space.lookup(&key).map(|(_, action)| action);
+        for n in 0..32 {
+            assert_eq!(found(&space, key(n)), Some(Action::Queue(2 * n as u16 + 1)));
+            assert_eq!(found(&space, Key([n, 1, 0, 0, 0, 0, 0])), Some(Action::Queue(2 * n as u16)));
+        }
+        for slot in slots.iter().skip(1).step_by(2) {
+            space.remove(*slot);
+        }
+        for n in 0..32 {
+            assert_eq!(found(&space, key(n)), Some(Action::Queue(2 * n as u16)));
+        }
+    }
+
+    #[test]
     fn tuples_are_bounded_and_released() {
         let mut space = TupleSpace::new(1000);
         let mask = |n: u64| Key([n, 0, 0, 0, 0, 0, 0]);

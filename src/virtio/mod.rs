@@ -112,33 +112,55 @@ impl NetHeader {
     pub const SIZE: usize = 12;
 
     /// Decodes the little-endian wire form.
+    #[inline]
     pub fn from_bytes(b: &[u8; Self::SIZE]) -> Self {
-        let le = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
-        NetHeader {
-            flags: b[0],
-            gso_type: b[1],
-            hdr_len: le(2),
-            gso_size: le(4),
-            csum_start: le(6),
-            csum_offset: le(8),
-            num_buffers: le(10),
-        }
+        let (low, high) = b.split_at(8);
+        Self::from_words(
+            u64::from_le_bytes(low.try_into().expect("8 bytes")),
+            u32::from_le_bytes(high.try_into().expect("4 bytes")),
+        )
     }
 
     /// Encodes to the little-endian wire form.
+    #[inline]
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let (low, high) = self.to_words();
         let mut b = [0; Self::SIZE];
-        b[0] = self.flags;
-        b[1] = self.gso_type;
-        b[2..4].copy_from_slice(&self.hdr_len.to_le_bytes());
-        b[4..6].copy_from_slice(&self.gso_size.to_le_bytes());
-        b[6..8].copy_from_slice(&self.csum_start.to_le_bytes());
-        b[8..10].copy_from_slice(&self.csum_offset.to_le_bytes());
-        b[10..12].copy_from_slice(&self.num_buffers.to_le_bytes());
+        b[..8].copy_from_slice(&low.to_le_bytes());
+        b[8..].copy_from_slice(&high.to_le_bytes());
         b
     }
 
+    /// Decodes the first 8 and the last 4 bytes, each read as one little-endian number. Field by field would be a
+    /// dozen accesses to memory, some of which the processor can't forward from the store before.
+    #[inline]
+    pub fn from_words(low: u64, high: u32) -> Self {
+        NetHeader {
+            flags: low as u8,
+            gso_type: (low >> 8) as u8,
+            hdr_len: (low >> 16) as u16,
+            gso_size: (low >> 32) as u16,
+            csum_start: (low >> 48) as u16,
+            csum_offset: high as u16,
+            num_buffers: (high >> 16) as u16,
+        }
+    }
+
+    /// The opposite of [`from_words`](Self::from_words).
+    #[inline]
+    pub fn to_words(self) -> (u64, u32) {
+        (
+            u64::from(self.flags)
+                | u64::from(self.gso_type) << 8
+                | u64::from(self.hdr_len) << 16
+                | u64::from(self.gso_size) << 32
+                | u64::from(self.csum_start) << 48,
+            u32::from(self.csum_offset) | u32::from(self.num_buffers) << 16,
+        )
+    }
+
     /// Whether the frame asks nothing of the receiver: no partial checksum, no segmentation.
+    #[inline]
     pub fn is_plain(self) -> bool {
         self.flags & HDR_F_NEEDS_CSUM == 0 && self.gso_type & !GSO_ECN == GSO_NONE
     }

@@ -226,7 +226,7 @@ impl<'m> FrameBatch<'m> {
         if !self.parsed {
             for i in 0..self.len {
                 let f = &self.store.frames[i];
-                self.store.headers[i] = packet::parse(f.head(), f.len as usize);
+                packet::parse_into(&mut self.store.headers[i], f.head(), f.len as usize);
             }
             self.parsed = true;
         }

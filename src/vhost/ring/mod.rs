@@ -30,6 +30,9 @@ pub use tx::TxRing;
 /// option, behind an Ethernet header with two VLAN tags.
 pub const MAX_FRAME: usize = 14 + 8 + 40 + 65535;
 
+/// The shortest thing that is a frame: an Ethernet header.
+pub const MIN_FRAME: usize = 14;
+
 /// Asks the processor for a cache line that will be read soon.
 #[inline(always)]
 fn prefetch<T>(p: *const T) {
@@ -37,6 +40,19 @@ fn prefetch<T>(p: *const T) {
     // SAFETY: a prefetch reads nothing and faults on nothing, whatever the address.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
+/// Asks the processor for a cache line that will be written soon: for ownership at once, where [`prefetch`] would fetch
+/// a copy first and pay for the trip to the other core twice.
+#[inline(always)]
+fn prefetch_for_write<T>(p: *mut T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as for prefetch(). Processors without the instruction take it for a no-op.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = p;

@@ -6,7 +6,7 @@ use super::batch::{BATCH, HEAD, Segment};
 use super::chain::{self, BadChain};
 use super::memory::Memory;
 use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
-use super::{copy_head, prefetch};
+use super::{MIN_FRAME, copy_head, prefetch_for_write};
 use crate::virtio::NetHeader;
 
 /// Why a frame did not get into the ring.
@@ -64,13 +64,13 @@ impl RxRing {
         }
         for head in &heads[..n] {
             if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(*head).addr) {
-                prefetch(p);
-                prefetch(p.wrapping_add(64));
+                prefetch_for_write(p);
+                prefetch_for_write(p.wrapping_add(64));
             }
         }
     }
 
-    /// Writes one frame, `head` (at most [`HEAD`] bytes) followed by `tail`, together `len` bytes, into the next buffer(s). The guest sees it
+    /// Writes one frame of at least [`MIN_FRAME`] bytes, `head` (at most [`HEAD`] bytes) followed by `tail`, together `len` bytes, into the next buffer(s). The guest sees it
     /// after [`publish`](Self::publish).
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl RxRing {
         tail: &[Segment<'_>],
         len: usize,
     ) -> Result<(), RxRefused> {
-        assert!(head.len() <= HEAD);
+        assert!(head.len() <= HEAD && len >= MIN_FRAME);
         debug_assert_eq!(head.len() + tail.iter().map(|s| s.len()).sum::<usize>(), len);
         if self.ring.available(1).map_err(RxRefused::Broken)? == 0 {
             return Err(RxRefused::NoBuffer);
@@ -98,11 +98,13 @@ impl RxRing {
             && let Some((p, room)) = self.ring.memory().translate(desc.addr)
             && room >= need as u64
         {
-            let header = NetHeader { num_buffers: 1, ..net }.to_bytes();
-            // SAFETY: `need` bytes from p are mapped; head and segments are readable for their lengths, which add up
+            let (low, high) = NetHeader { num_buffers: 1, ..net }.to_words();
+            // SAFETY: `need` bytes from p, 24 at the least, are mapped; head and segments are readable for their lengths, which add up
             // to `len` (asserted above in debug builds, and checked by every way a batch is built).
             unsafe {
-                copy_head(header.as_ptr(), p, header_len);
+                p.cast::<u64>().write_unaligned(low.to_le());
+                // A legacy header ends 2 bytes earlier; the frame overwrites them.
+                p.add(8).cast::<u32>().write_unaligned(high.to_le());
                 let mut to = p.add(header_len);
                 copy_head(head.as_ptr(), to, head.len());
                 to = to.add(head.len());
@@ -227,6 +229,7 @@ impl RxRing {
     /// Makes the frames visible to the guest: one store per burst.
     pub fn publish(&mut self) {
         self.ring.publish();
+        self.ring.prefetch_next();
     }
 
     /// Whether anything was published since the guest's wish was last looked at.

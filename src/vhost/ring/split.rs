@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use thiserror::Error;
 
+use super::batch::BATCH;
 use super::memory::Memory;
 use super::prefetch;
 
@@ -242,6 +243,16 @@ impl SplitRing {
         prefetch(self.desc.wrapping_add(2 * (index & self.mask) as usize));
     }
 
+    /// Fetches the descriptors of the next burst, as far as the guest is known to have made it available.
+    #[inline(always)]
+    pub(super) fn prefetch_next(&self) {
+        let known = self.avail_seen.wrapping_sub(self.next_avail);
+        for i in 0..known.min(BATCH as u16) {
+            let entry = self.next_avail.wrapping_add(i) & self.mask;
+            self.prefetch_desc(self.avail_at(2 + entry as usize).load(Ordering::Relaxed));
+        }
+    }
+
     /// Takes `n` entries.
     #[inline(always)]
     pub(super) fn advance(&mut self, n: u16) {
@@ -252,13 +263,10 @@ impl SplitRing {
     #[inline(always)]
     pub(super) fn put_used(&mut self, head: u16, len: u32) {
         let slot = (self.next_used & self.mask) as usize;
-        // SAFETY: the used ring is mapped for size entries of 8 bytes behind flags and index; its address is
-        // aligned to 4, so an entry is written as two words.
-        unsafe {
-            let entry = self.used.cast::<u32>().add(1 + 2 * slot).cast_mut();
-            entry.write_volatile(u32::from(head));
-            entry.add(1).write_volatile(len);
-        }
+        let entry = (u64::from(head) | u64::from(len) << 32).to_le();
+        // SAFETY: the used ring is mapped for size entries of 8 bytes behind flags and index. Its address is aligned to 4
+        // only; the guest does not look before publish(), so it need not see the entry in one piece.
+        unsafe { self.used.add(2 + 4 * slot).cast::<u64>().cast_mut().write_unaligned(entry) };
         self.next_used = self.next_used.wrapping_add(1);
     }
 

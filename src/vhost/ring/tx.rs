@@ -6,11 +6,8 @@ use super::batch::{BATCH, BatchStore, FrameBatch, HEAD, Segment};
 use super::chain::{self, BadChain};
 use super::memory::Memory;
 use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
-use super::{MAX_FRAME, copy_head, prefetch};
+use super::{MAX_FRAME, MIN_FRAME, copy_head, prefetch};
 use crate::virtio::NetHeader;
-
-/// The shortest thing that is a frame: an Ethernet header.
-const MIN_FRAME: u32 = 14;
 
 /// A started transmit ring.
 pub struct TxRing {
@@ -60,6 +57,7 @@ impl TxRing {
         }
         self.taken = n;
         self.ring.advance(n as u16);
+        self.ring.prefetch_next();
         Ok(batch)
     }
 
@@ -125,7 +123,7 @@ fn gather(ring: &SplitRing, first: Desc, batch: &mut FrameBatch<'_>) -> Result<(
     let header_len = ring.setup().header_len as u32;
     // By far the most common chain, header and frame in one piece of memory.
     if first.flags & (DESC_F_NEXT | DESC_F_WRITE | DESC_F_INDIRECT) == 0
-        && first.len >= header_len + MIN_FRAME
+        && first.len >= header_len + MIN_FRAME as u32
         && first.len <= header_len + MAX_FRAME as u32
         && let Some((p, room)) = ring.memory().translate(first.addr)
         && room >= u64::from(first.len)
@@ -134,18 +132,21 @@ fn gather(ring: &SplitRing, first: Desc, batch: &mut FrameBatch<'_>) -> Result<(
         let (slot, segments) = batch.next_slot();
         let first_segment = segments.len();
         let head_len = len.min(HEAD as u32);
-        let mut header = [0u8; NetHeader::SIZE];
-        // SAFETY: translate() said that `room` bytes from p are mapped, and header_len + len fit into them. The head's
-        // storage holds HEAD bytes.
-        unsafe {
-            copy_head(p, header.as_mut_ptr(), header_len as usize);
+        // SAFETY: translate() said that `room` bytes from p are mapped, and header_len + len fit into them (a legacy
+        // header is 2 bytes shorter than what is read, which are then the frame's). The head's storage holds HEAD bytes.
+        let net = unsafe {
+            let net = NetHeader::from_words(
+                u64::from_le(p.cast::<u64>().read_unaligned()),
+                u32::from_le(p.add(8).cast::<u32>().read_unaligned()),
+            );
             let frame = p.add(header_len as usize);
             copy_head(frame, slot.storage(), head_len as usize);
             if len > head_len {
                 segments.push(Segment::from_raw(frame.add(head_len as usize), len - head_len));
             }
-        }
-        batch.finish(NetHeader::from_bytes(&header), len, head_len, first_segment);
+            net
+        };
+        batch.finish(NetHeader { num_buffers: 0, ..net }, len, head_len, first_segment);
         return Ok(());
     }
     gather_chain(ring, first, batch)
@@ -187,7 +188,7 @@ fn gather_chain(ring: &SplitRing, first: Desc, batch: &mut FrameBatch<'_>) -> Re
             Ok(())
         })
     })?;
-    if len < MIN_FRAME as usize {
+    if len < MIN_FRAME {
         return Err(BadChain::NoFrame);
     }
     batch.finish(NetHeader::from_bytes(&header), len as u32, head_len as u32, first_segment);

@@ -1,0 +1,181 @@
+//! Replies for people.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use flownic::control::replies::*;
+use flownic::stats::{Named, NicStats};
+
+use super::table::Table;
+
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+fn mode(mode: SteeringMode) -> &'static str {
+    match mode {
+        SteeringMode::Automatic => "automatic",
+        SteeringMode::Rss => "rss",
+    }
+}
+
+fn or_none(words: &[String]) -> String {
+    if words.is_empty() { "none".into() } else { words.join(", ") }
+}
+
+pub(super) fn show(n: &NicStatus) -> String {
+    let place = n.socket.as_ref().map_or("a descriptor".into(), |s| format!("{s} ({})", n.mode));
+    let connected = if n.connected { "connected" } else { "not connected" };
+    let link = if n.link_up { "up" } else { "down" };
+    let s = &n.steering;
+    let mut text =
+        format!("{}: {connected}, on {place}; port {}, MTU {}, link {link}\n", n.nic, n.port, n.mtu);
+    let _ = writeln!(
+        text,
+        "  steering: mode {}, learned flows {} ({} of {}), RSS {}, {} of {} rules",
+        mode(s.mode),
+        on_off(s.learn),
+        s.learned,
+        s.learned_capacity,
+        on_off(s.rss),
+        s.rules,
+        s.rules_capacity
+    );
+    let _ = writeln!(text, "  features: {}", or_none(&n.features));
+    if let Some(capture) = &n.capture {
+        let _ = writeln!(text, "  capture: {capture}");
+    }
+    let mut table = Table::new(["queue", "worker", "rx ring", "tx ring"]);
+    let ring = |size: Option<u16>| size.map_or("stopped".into(), |s| s.to_string());
+    for (queue, pair) in n.pairs.iter().enumerate() {
+        table.row([queue.to_string(), pair.worker.to_string(), ring(pair.rx_size), ring(pair.tx_size)]);
+    }
+    text + &table.render(2)
+}
+
+pub(super) fn stats(nics: &[NicStats], all: bool) -> String {
+    let totals = |_: &str, value: u64| value.to_string();
+    nics.iter().map(|n| nic_stats(n, None, all, &totals)).collect()
+}
+
+/// What has happened since `before`, per second.
+pub(super) fn rates(before: &[NicStats], now: &[NicStats], elapsed: Duration, all: bool) -> String {
+    let rate = |_: &str, n: u64| format!("{:.0}", n as f64 / elapsed.as_secs_f64());
+    let nics = now.iter().zip(before).map(|(n, b)| nic_stats(n, Some(b), all, &rate));
+    nics.fold("Per second:\n".into(), |text, nic| text + &nic)
+}
+
+fn nic_stats(
+    n: &NicStats,
+    before: Option<&NicStats>,
+    all: bool,
+    show: &dyn Fn(&str, u64) -> String,
+) -> String {
+    let since = |now: &Named, before: Option<&Named>| -> Vec<(String, u64)> {
+        // A counter that has been reset in between has gone back.
+        let minus = |name: &str| before.map_or(0, |b| b.get(name));
+        now.iter().map(|(name, v)| (name.to_string(), v.checked_sub(minus(name)).unwrap_or(v))).collect()
+    };
+    let queues = |now: &[Named], before: Option<&[Named]>| -> Vec<Vec<(String, u64)>> {
+        now.iter().enumerate().map(|(i, n)| since(n, before.and_then(|b| b.get(i)))).collect()
+    };
+    let mut text = format!("{}\n", n.nic);
+    for (name, value) in since(&n.device, before.map(|b| &b.device)) {
+        if all || value != 0 {
+            let _ = writeln!(text, "  {name}: {}", show(&name, value));
+        }
+    }
+    text += &queue_table("rx", &queues(&n.rx, before.map(|b| &b.rx[..])), all, show);
+    text += &queue_table("tx", &queues(&n.tx, before.map(|b| &b.tx[..])), all, show);
+    text
+}
+
+/// Queues in rows, counters in columns: those that say anything.
+fn queue_table(
+    side: &str,
+    queues: &[Vec<(String, u64)>],
+    all: bool,
+    show: &dyn Fn(&str, u64) -> String,
+) -> String {
+    let Some(first) = queues.first() else { return String::new() };
+    let columns: Vec<usize> =
+        (0..first.len()).filter(|c| all || *c < 2 || queues.iter().any(|q| q[*c].1 != 0)).collect();
+    let mut table = Table::new([side].into_iter().chain(columns.iter().map(|c| first[*c].0.as_str())));
+    for (queue, values) in queues.iter().enumerate() {
+        let cells = columns.iter().map(|c| show(&values[*c].0, values[*c].1));
+        table.row([queue.to_string()].into_iter().chain(cells));
+    }
+    if queues.len() > 1 {
+        let sum = |c: usize| queues.iter().fold(0u64, |sum, q| sum.wrapping_add(q[c].1));
+        let cells = columns.iter().map(|c| show(&first[*c].0, sum(*c)));
+        table.row(["all".to_string()].into_iter().chain(cells));
+    }
+    table.render(2)
+}
+
+pub(super) fn features(list: FeatureList) -> String {
+    let mut table = Table::new(["feature", "bit", "offered", "negotiated"]).left(0);
+    let yes = |b: bool| if b { "yes" } else { "-" };
+    for f in &list.features {
+        table.row([&f.name, &f.bit.to_string(), yes(f.offered), yes(f.negotiated)]);
+    }
+    format!("{}\n{}", list.nic, table.render(2))
+}
+
+pub(super) fn flows(list: FlowList) -> String {
+    let mut text = format!("{}: {} of {} rules\n", list.nic, list.rules.len(), list.capacity);
+    if list.rules.is_empty() {
+        return text;
+    }
+    let mut table = Table::new(["loc", "hits", "to", "rule"]).left(3);
+    for FlowStatus { rule, hits } in list.rules {
+        let loc = rule.loc.map_or("-".into(), |loc| loc.to_string());
+        let to = if rule.action < 0 { "drop".into() } else { format!("queue {}", rule.action) };
+        table.row([loc, hits.to_string(), to, rule.to_string()]);
+    }
+    text += &table.render(2);
+    text
+}
+
+pub(super) fn rss(r: RssStatus) -> String {
+    let mut text = format!("{}: RSS {}, mode {}\n", r.nic, on_off(r.on), mode(r.mode));
+    let _ = writeln!(text, "  key: {}", r.key);
+    let _ = writeln!(text, "  hash types: {}", or_none(&r.hash_types));
+    let _ = writeln!(text, "  packets without a hash: queue {}", r.unclassified);
+    text += &indirection(if r.default_table { "default table" } else { "table" }, &r.table);
+    if r.effective != r.table {
+        text += &indirection("in force, with the queues that run", &r.effective);
+    }
+    text
+}
+
+fn indirection(what: &str, table: &[u16]) -> String {
+    let mut text = format!("  {what}, {} entries:\n", table.len());
+    for (i, row) in table.chunks(16).enumerate() {
+        let queues: String = row.iter().map(|q| format!(" {q:>2}")).collect();
+        let _ = writeln!(text, "  {:>5}:{queues}", i * 16);
+    }
+    text
+}
+
+pub(super) fn learn(l: LearnStatus) -> String {
+    let total: u64 = l.flows.iter().map(|n| u64::from(*n)).sum();
+    let mut text = format!(
+        "{}: learned flows {}, mode {}; {total} of {}, forgotten after {} s\n",
+        l.nic,
+        on_off(l.on),
+        mode(l.mode),
+        l.capacity,
+        l.idle_secs
+    );
+    let _ = writeln!(
+        text,
+        "  so far: {} learned, {} moved, {} evicted, {} expired",
+        l.learned, l.moved, l.evicted, l.expired
+    );
+    let mut table = Table::new(["queue", "flows"]);
+    for (queue, flows) in l.flows.iter().enumerate() {
+        table.row([queue.to_string(), flows.to_string()]);
+    }
+    text + &table.render(2)
+}
