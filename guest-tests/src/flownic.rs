@@ -140,7 +140,9 @@ impl<'m> Flownic<'m> {
     /// Statistics of one card.
     #[track_caller]
     fn stats(&self, nic: &str) -> Value {
-        self.ctl(&["stats", nic])
+        let all = self.ctl(&["stats", nic]);
+        let found = all.as_array().and_then(|all| all.iter().find(|stats| stats["nic"] == nic));
+        found.cloned().unwrap_or_else(|| panic!("No statistics of {nic} in {all}"))
     }
 
     /// Its pid in its namespace.
