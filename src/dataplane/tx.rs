@@ -7,17 +7,23 @@ use crate::port::{Port, PortQueue};
 use crate::steer::RecentFlows;
 use crate::vhost::ring::{BatchStore, FrameBatch, RingFault};
 
-/// Takes one burst from transmit queue `i` and sends it. Returns whether there was anything.
-pub fn transmit(nic: &Nic, i: usize, port: &mut PortQueue, store: &mut BatchStore, cx: &mut Context) -> bool {
-    let Some(mut guard) = nic.tx[i].enter() else { return false };
-    let Some(q) = guard.as_mut() else { return false };
+/// Takes one burst from transmit queue `i` and sends it. Returns how many chains it took.
+pub fn transmit(
+    nic: &Nic,
+    i: usize,
+    port: &mut PortQueue,
+    store: &mut BatchStore,
+    cx: &mut Context,
+) -> usize {
+    let Some(mut guard) = nic.tx[i].enter() else { return 0 };
+    let Some(q) = guard.as_mut() else { return 0 };
     match burst(nic, i, q, port, store, cx) {
-        Ok(busy) => busy,
+        Ok(taken) => taken,
         Err(fault) => {
             let broken = nic.tx[i].take_broken(&mut guard);
             drop(guard);
             nic.tx_broken(i, broken, fault);
-            true
+            1
         }
     }
 }
@@ -29,7 +35,7 @@ fn burst(
     port: &mut PortQueue,
     store: &mut BatchStore,
     cx: &mut Context,
-) -> Result<bool, RingFault> {
+) -> Result<usize, RingFault> {
     let c = &nic.tx_counters[i];
     let mut batch = q.ring.pop(store)?;
     let frames = batch.len() as u64;
@@ -53,7 +59,7 @@ fn burst(
     drop(batch);
     let taken = q.ring.complete();
     if taken == 0 {
-        return Ok(false);
+        return Ok(0);
     }
     if q.armed {
         q.ring.refuse_kicks();
@@ -68,7 +74,7 @@ fn burst(
         c.signals_suppressed.add(1);
     }
     c.drop_malformed.add(q.ring.take_malformed());
-    Ok(true)
+    Ok(taken)
 }
 
 /// Shows the table of learned flows what the guest sends on this queue.

@@ -170,7 +170,7 @@ impl Worker {
         let has_descriptors = self.sources.iter().any(|s| s.port.readable_fd().is_some());
         let between_looks = if has_descriptors { STEPS_BETWEEN_LOOKS.0 } else { STEPS_BETWEEN_LOOKS.1 };
         loop {
-            let busy = self.step();
+            let busy = self.step() > 0;
             steps = steps.wrapping_add(1);
             if busy && !steps.is_multiple_of(between_looks) {
                 continue;
@@ -202,9 +202,9 @@ impl Worker {
         }
     }
 
-    /// Serves every source once; returns whether any had something.
-    pub fn step(&mut self) -> bool {
-        let mut busy = false;
+    /// Serves every source once; returns how many frames there were.
+    pub fn step(&mut self) -> usize {
+        let mut handled = 0;
         for s in &mut self.sources {
             if s.readable {
                 let mut batch = s.port.receive(&mut self.store);
@@ -212,14 +212,14 @@ impl Worker {
                     // A descriptor tells when there is more; where there is none, only looking does.
                     s.readable = s.port.readable_fd().is_none();
                 } else {
-                    busy = true;
+                    handled += batch.len();
                     let frames = rx::all(&batch);
                     rx::receive(&s.nic, &mut batch, frames, &mut self.cx);
                 }
             }
-            busy |= tx::transmit(&s.nic, s.pair, &mut s.port, &mut self.store, &mut self.cx);
+            handled += tx::transmit(&s.nic, s.pair, &mut s.port, &mut self.store, &mut self.cx);
         }
-        busy
+        handled
     }
 
     /// Looks at the clock.

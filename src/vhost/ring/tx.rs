@@ -24,7 +24,10 @@ impl TxRing {
     /// # Errors
     /// [`RingFault`] when its addresses or size can't be.
     pub fn start(memory: Arc<Memory>, setup: RingSetup) -> Result<Self, RingFault> {
-        Ok(TxRing { ring: SplitRing::start(memory, setup)?, heads: [0; BATCH], taken: 0, malformed: 0 })
+        let mut ring = SplitRing::start(memory, setup)?;
+        // The worker looks by itself, and asks for kicks before it goes to sleep.
+        ring.refuse_kicks();
+        Ok(TxRing { ring, heads: [0; BATCH], taken: 0, malformed: 0 })
     }
 
     /// Takes up to [`BATCH`] chains and puts the frames they carry into `store`. What is no frame is counted and
@@ -35,6 +38,9 @@ impl TxRing {
     pub fn pop<'a>(&'a mut self, store: &'a mut BatchStore) -> Result<FrameBatch<'a>, RingFault> {
         let mut batch = FrameBatch::new(store);
         let n = (self.ring.available(BATCH as u16)? as usize).min(BATCH);
+        if n == 0 {
+            return Ok(batch);
+        }
         for i in 0..n {
             let head = self.ring.head(i as u16)?;
             self.heads[i] = head;
