@@ -236,6 +236,7 @@ fn frames_for_a_guest_without_buffers_cost_no_more_than_themselves() {
     host.run_ok("echo 1 >/proc/sys/net/ipv6/conf/fn0/disable_ipv6");
     assert_eq!(activity(&host, pid), [0, 0], "context switches and ticks with a dry ring");
     signal(qemu, "CONT");
+    host.run_ok("echo 0 >/proc/sys/net/ipv6/conf/fn0/disable_ipv6");
     Link::up(0, tap, guest.interface(0)).ping(1500);
 }
 
