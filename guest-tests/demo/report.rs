@@ -158,9 +158,9 @@ pub(crate) fn sentence(reports: &[Report]) -> Result<String, String> {
         return Err("Learned flows and filters did not bring packets to the CPU of their server".to_owned());
     }
     Ok(format!(
-        "What you just saw: the same {} flows came in on one queue without steering, were spread over {} queues by RSS, \
-         which cannot know where their servers run ({:.0} % met their CPU), and with learned flows or filters each \
-         came in on the queue of its server's CPU ({:.0} % and {:.0} %), the reason being counted for every packet.",
+        "What you just saw: the same {} flows came in on one queue without steering, were spread over {} queues by RSS,\n\
+         which cannot know where their servers run ({:.0} % met their CPU), and with learned flows or filters each came in\n\
+         on the queue of its server's CPU ({:.0} % and {:.0} %); the reason was counted for every packet.",
         rss.flows,
         rss.used(),
         100.0 * rss.home(),
