@@ -5,6 +5,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
 use super::front::{Guest, PROTOCOL_KNOWN};
 use super::memory::Ram;
 use super::proto::ProtoError;
@@ -130,6 +132,11 @@ impl Builder {
         Ok(guest)
     }
 
+    /// What the driver takes of what is offered.
+    pub(super) fn takes(&self, offered: u64) -> u64 {
+        offered & self.only & !self.without
+    }
+
     /// The guest without a back end: memory and no rings yet.
     pub fn unconnected(self) -> Guest {
         let ram = Arc::new(Ram::new(&self.memory));
@@ -141,7 +148,9 @@ impl Builder {
             features: 0,
             protocol: 0,
             queue_num: 0,
+            connection_pairs: 0,
             enabled: vec![false; self.pairs],
+            error_fd: EventFd::new(EFD_NONBLOCK).expect("an eventfd"),
             log: None,
             told: Vec::new(),
             want: self,

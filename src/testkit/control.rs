@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{PATIENCE, front, soon};
+use super::{PATIENCE, dial, soon};
 
 /// One connection to a control socket.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Control {
     /// # Errors
     /// When nobody listens in time.
     pub fn connect(path: &Path) -> io::Result<Self> {
-        let stream = front::dial(path, soon())?;
+        let stream = dial::dial(path, soon())?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Control { reader: BufReader::new(stream), calls: 0 })
     }

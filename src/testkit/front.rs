@@ -1,17 +1,17 @@
 //! The front end: what QEMU says to a back end, in QEMU's order.
 
-use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::builder::Builder;
+use super::dial::{accept, dial};
 use super::memory::{DirtyLog, Ram, Region};
 use super::proto::*;
 use super::ring::Ring;
-use super::{soon, wait};
+use super::soon;
 use crate::virtio::*;
 
 /// The protocol features that this front end knows how to use.
@@ -35,10 +35,14 @@ pub struct Guest {
     pub protocol: u64,
     /// The answer to GET_QUEUE_NUM, 0 without MQ.
     pub queue_num: u64,
+    /// Signalled by the back end when a ring is broken.
+    pub error_fd: EventFd,
     pub(super) enabled: Vec<bool>,
     pub(super) fences: u64,
     /// The pair that the last frame was taken from.
     pub(super) last_pair: usize,
+    /// Queue pairs when the connection was made.
+    pub(super) connection_pairs: usize,
     pub(super) channel: Option<Channel>,
     pub(super) log: Option<DirtyLog>,
     /// Regions that this connection knows from ADD_MEM_REG.
@@ -149,7 +153,7 @@ impl Guest {
         let channel = self.channel();
         let offered = channel.get(GET_FEATURES)?;
         let (mut protocol, mut queue_num) = (0, 0);
-        let features = offered & want.only & !want.without;
+        let features = want.takes(offered);
         if features & F_PROTOCOL_FEATURES != 0 {
             protocol = channel.get(GET_PROTOCOL_FEATURES)? & want.protocol;
             channel.set_u64(SET_PROTOCOL_FEATURES, protocol)?;
@@ -163,6 +167,18 @@ impl Guest {
         }
         channel.set(SET_OWNER, &[], &[])?;
         channel.sync()?;
+        // QEMU gives every ring a call and an error descriptor before any driver is there.
+        let early = EventFd::new(EFD_NONBLOCK).expect("an eventfd");
+        for index in 0..2 * want.pairs as u64 {
+            for (code, fd) in [(SET_VRING_CALL, &early), (SET_VRING_ERR, &self.error_fd)] {
+                self.channel.as_ref().expect("used above").set(
+                    code,
+                    &index.to_ne_bytes(),
+                    &[fd.as_raw_fd()],
+                )?;
+            }
+        }
+        self.connection_pairs = want.pairs;
         (self.offered, self.features, self.protocol, self.queue_num) =
             (offered, features, protocol, queue_num);
         Ok(())
@@ -228,7 +244,7 @@ impl Guest {
         }
         for region in &regions {
             if !self.told.contains(&region.gpa) {
-                self.channel().set(ADD_MEM_REG, &single_region(region), &[region.fd()])?;
+                self.channel().set(ADD_MEM_REG, &region.to_single_bytes(), &[region.fd()])?;
                 self.told.push(region.gpa);
             }
         }
@@ -238,7 +254,7 @@ impl Guest {
     /// SET_MEM_TABLE, whatever was negotiated.
     pub fn send_memory_table(&mut self, regions: &[Region]) -> Result<(), ProtoError> {
         let mut payload = pair(regions.len() as u32, 0).to_vec();
-        payload.extend(regions.iter().flat_map(region_bytes));
+        payload.extend(regions.iter().flat_map(Region::to_bytes));
         let fds: Vec<_> = regions.iter().map(Region::fd).collect();
         self.channel().set(SET_MEM_TABLE, &payload, &fds)
     }
@@ -256,7 +272,7 @@ impl Guest {
             return self.send_memory();
         }
         self.told.retain(|&told| told != gpa);
-        self.channel().set(REM_MEM_REG, &single_region(&region), &[])
+        self.channel().set(REM_MEM_REG, &region.to_single_bytes(), &[])
     }
 
     /// Enables or disables both rings of a pair. Without PROTOCOL_FEATURES rings are always enabled.
@@ -302,6 +318,32 @@ impl Guest {
         self.renew_rings();
         self.restart(&vec![0; self.rings.len()])?;
         self.fill_all_rx();
+        Ok(())
+    }
+
+    /// Another driver takes over, with other features, ring sizes or numbers of queues, as from firmware to kernel: the
+    /// old one's rings are stopped, new ones are elsewhere in memory.
+    ///
+    /// # Panics
+    /// When `change` asks for more queue pairs than before the connection was made.
+    pub fn change_driver(&mut self, change: impl FnOnce(Builder) -> Builder) -> Result<(), ProtoError> {
+        self.stop()?;
+        self.want = change(self.want.clone());
+        let most = self.connection_pairs;
+        assert!(self.pairs() <= most, "the connection was made with {most} queue pairs");
+        self.features = self.want.takes(self.offered);
+        for mut ring in std::mem::take(&mut self.rings) {
+            let lost = ring.reset(0);
+            ring.release();
+            self.free_segs(&lost);
+        }
+        self.make_rings();
+        self.enabled = (0..self.pairs()).map(|pair| pair < self.want.enabled).collect();
+        let bases: Vec<u16> = self.rings.iter().map(Ring::used_idx).collect();
+        self.restart(&bases)?;
+        if self.want.fill {
+            self.fill_all_rx();
+        }
         Ok(())
     }
 
@@ -351,40 +393,4 @@ impl Guest {
     pub fn indirect(&self) -> bool {
         self.has(F_INDIRECT_DESC)
     }
-}
-
-fn region_bytes(r: &Region) -> Vec<u8> {
-    [r.gpa, r.size, r.user, r.offset].iter().flat_map(|v| v.to_ne_bytes()).collect()
-}
-
-fn single_region(r: &Region) -> Vec<u8> {
-    let mut payload = vec![0; 8];
-    payload.extend(region_bytes(r));
-    payload
-}
-
-/// Connects to a socket that may not exist yet, or whose owner is just dying. The only pause of the kit: nothing
-/// can be waited for while nobody listens.
-pub(super) fn dial(path: &Path, until: Instant) -> io::Result<UnixStream> {
-    let mut pause = Duration::from_millis(1);
-    loop {
-        match UnixStream::connect(path) {
-            Ok(sock) => return Ok(sock),
-            Err(e) if Instant::now() >= until => return Err(e),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_millis(50));
-            }
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-fn accept(listener: &UnixListener, until: Instant) -> io::Result<UnixStream> {
-    if !wait::readable(&[listener], until) {
-        return Err(io::Error::new(io::ErrorKind::TimedOut, "the back end did not connect"));
-    }
-    let (sock, _) = listener.accept()?;
-    sock.set_nonblocking(false)?;
-    Ok(sock)
 }

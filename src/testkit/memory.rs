@@ -38,6 +38,16 @@ impl Region {
         self.file.as_raw_fd()
     }
 
+    /// As in SET_MEM_TABLE: four 64-bit words.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        [self.gpa, self.size, self.user, self.offset].iter().flat_map(|v| v.to_ne_bytes()).collect()
+    }
+
+    /// As in ADD_MEM_REG and REM_MEM_REG: with a word of padding in front.
+    pub fn to_single_bytes(&self) -> Vec<u8> {
+        [vec![0; 8], self.to_bytes()].concat()
+    }
+
     fn contains(&self, gpa: u64) -> bool {
         gpa >= self.gpa && gpa - self.gpa < self.size
     }

@@ -19,6 +19,7 @@
 
 mod builder;
 pub mod control;
+mod dial;
 pub mod frame;
 pub mod front;
 pub mod memory;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Builder, Control, front, soon, wait};
+use super::{Builder, Control, dial, front, soon, wait};
 
 /// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 60;
@@ -106,7 +106,7 @@ impl Flownic {
         let until = soon();
         let control = self.path("ctl");
         loop {
-            if front::dial(&control, Instant::now() + Duration::from_millis(100)).is_ok() {
+            if dial::dial(&control, Instant::now() + Duration::from_millis(100)).is_ok() {
                 return;
             }
             if let Ok(Some(status)) = self.child.try_wait() {

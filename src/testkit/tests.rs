@@ -106,6 +106,20 @@ fn stop_returns_the_base_and_restart_goes_on() {
 }
 
 #[test]
+fn another_driver_takes_over_with_other_rings_and_features() {
+    let reference = Reference::start(2, ALL, 1);
+    let mut guest = Guest::builder(reference.socket()).queue_pairs(2).connect().unwrap();
+    check_echo(&mut guest, 1);
+    for (size, features) in [(16, "-event_idx"), (512, "+event_idx,-mrg_rxbuf"), (64, "+mrg_rxbuf")] {
+        guest.change_driver(|b| b.ring_size(size).features(features).rx_buffer(2048)).unwrap();
+        assert_eq!((guest.tx(1).size, guest.has(F_EVENT_IDX)), (size, size != 16));
+        check_echo(&mut guest, 1);
+    }
+    drop(guest);
+    reference.finish();
+}
+
+#[test]
 fn a_guest_reconnects_where_its_rings_stood() {
     let reference = Reference::start(1, ALL, 3);
     let mut guest = Guest::builder(reference.socket()).connect().unwrap();
@@ -235,10 +249,10 @@ fn a_device_that_owes_a_signal_is_found_out() {
 fn connecting_waits_for_the_socket() {
     let dir = process::TempDir::new();
     let path = dir.path().join("late");
-    assert!(front::dial(&path, Instant::now() + Duration::from_millis(3)).is_err());
+    assert!(dial::dial(&path, Instant::now() + Duration::from_millis(3)).is_err());
     let late = path.clone();
     let server = std::thread::spawn(move || UnixListener::bind(late).unwrap().accept().unwrap());
-    front::dial(&path, soon()).unwrap();
+    dial::dial(&path, soon()).unwrap();
     server.join().unwrap();
 }
 

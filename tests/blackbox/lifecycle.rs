@@ -1,7 +1,7 @@
 //! Rings and connections that come and go, and processes that die.
 
 use flownic::testkit::proto::*;
-use flownic::testkit::{Guest, frame, soon};
+use flownic::testkit::{Builder, Guest, frame, soon};
 
 use crate::{counter, expect_counter, nic, ping};
 
@@ -106,6 +106,26 @@ fn guests_reboot_under_flood() {
         guest.reboot().unwrap();
     }
     (0..2).for_each(|pair| expect_counter(&flownic, ("rx", pair, "ring_faults"), 0, "a reboot is no fault"));
+}
+
+#[test]
+fn firmware_hands_over_to_a_kernel_and_back() {
+    let flownic = nic("queues=4,port=loopback");
+    let firmware = |b: Builder| b.ring_size(16).features("version_1").rx_buffer(1526);
+    let mut guest = firmware(flownic.guest("n0").queue_pairs(4).enabled(1)).connect().unwrap();
+    for _ in 0..3 {
+        ping(&mut guest, 0);
+        // A kernel with all features, more queues and larger rings.
+        guest.change_driver(|_| flownic.guest("n0").queue_pairs(4).ring_size(1024)).unwrap();
+        (0..4).for_each(|pair| drop(ping(&mut guest, pair)));
+        // A reboot: the firmware's small rings, one pair, no features.
+        guest.change_driver(|_| firmware(flownic.guest("n0"))).unwrap();
+        for i in 0..100 {
+            guest.send(0, &frame::udp(&format!("10.0.0.1:{}", 1000 + i), "10.0.0.2:9", 60));
+            assert!(guest.recv(0, soon()).is_some());
+        }
+        guest.change_driver(|_| flownic.guest("n0").queue_pairs(1).ring_size(64)).unwrap();
+    }
 }
 
 #[test]

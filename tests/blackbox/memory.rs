@@ -2,7 +2,7 @@
 
 use flownic::testkit::front::PROTOCOL_KNOWN;
 use flownic::testkit::memory::PAGE;
-use flownic::testkit::proto::{PROTOCOL_CONFIGURE_MEM_SLOTS, PROTOCOL_LOG_SHMFD};
+use flownic::testkit::proto::{GET_MAX_MEM_SLOTS, PROTOCOL_CONFIGURE_MEM_SLOTS, PROTOCOL_LOG_SHMFD};
 use flownic::testkit::{Guest, Layout, Seg, frame, soon};
 use flownic::virtio::*;
 
@@ -242,4 +242,24 @@ fn memory_comes_and_goes_under_flood() {
     (0..2).for_each(|q| {
         expect_counter(&flownic, ("rx", q, "ring_faults"), 0, "the rings stayed where they are")
     });
+}
+
+#[test]
+fn hundreds_of_regions() {
+    let flownic = nic("queues=1,port=loopback");
+    let mut guest = flownic.guest("n0").connect().unwrap();
+    let slots = guest.channel().get(GET_MAX_MEM_SLOTS).unwrap().min(300);
+    for i in 0..slots - 2 {
+        guest.add_memory_region(PLUGGED + i * (2 << 20), 64 << 10).unwrap();
+    }
+    for i in (0..slots - 2).step_by(37) {
+        let sent = frame::udp("10.0.0.1:7", "10.0.0.2:9", 100);
+        let bytes = [&NetHeader::default().to_bytes()[..], &sent].concat();
+        let addr = guest.ram.alloc_in(PLUGGED + i * (2 << 20), bytes.len() as u64);
+        guest.ram.write(addr, &bytes);
+        guest.tx(0).add(&[Seg { addr, len: bytes.len() as u32, writable: false }], false).unwrap();
+        guest.flush_tx(0);
+        assert!(guest.recv(0, soon()).unwrap_or_else(|| panic!("region {i}")).frame == sent);
+        assert!(guest.drain_tx(0, soon()));
+    }
 }

@@ -90,8 +90,7 @@ pub struct Ring {
 impl Ring {
     /// A ring with zeroed areas; the three lie in different regions where the guest has them.
     pub fn new(ram: Arc<Ram>, index: usize, size: u16, event_idx: bool, in_order: bool) -> Self {
-        let n = u64::from(size);
-        let [desc, avail, used] = [16 * n, 6 + 2 * n, 6 + 8 * n].map(|len| ram.alloc(len));
+        let [desc, avail, used] = area_sizes(size).map(|len| ram.alloc(len));
         let eventfd = || EventFd::new(EFD_NONBLOCK).expect("an eventfd");
         let mut ring = Ring {
             index,
@@ -122,10 +121,9 @@ impl Ring {
     /// Starts over like a driver after a reset: areas zeroed, nothing in flight, both indexes at `base` (0 unless
     /// a test wants the 16-bit wrap near). Returns what was in flight.
     pub fn reset(&mut self, base: u16) -> Vec<Seg> {
-        let n = usize::from(self.size);
-        self.ram.write(self.desc, &vec![0; 16 * n]);
-        self.ram.write(self.avail, &vec![0; 6 + 2 * n]);
-        self.ram.write(self.used, &vec![0; 6 + 8 * n]);
+        for (addr, len) in [self.desc, self.avail, self.used].into_iter().zip(area_sizes(self.size)) {
+            self.ram.write(addr, &vec![0; len as usize]);
+        }
         let lost: Vec<Chain> = std::mem::take(&mut self.chains).into_iter().flatten().collect();
         for (addr, len) in lost.iter().filter_map(|c| c.table) {
             self.ram.free(addr, len);
@@ -133,12 +131,19 @@ impl Ring {
         self.free = (0..self.size).collect();
         self.order.clear();
         self.batch = None;
-        self.chains.resize_with(n, || None);
+        self.chains.resize_with(self.size.into(), || None);
         (self.next_avail, self.last_used, self.added) = (base, base, 0);
         self.set_avail_idx(base);
         self.ram.store16(self.used + 2, base);
         self.want_signals(self.signals_wanted);
         lost.into_iter().flat_map(|c| c.segs).collect()
+    }
+
+    /// Gives the memory of the three areas back.
+    pub fn release(self) {
+        for (addr, len) in [self.desc, self.avail, self.used].into_iter().zip(area_sizes(self.size)) {
+            self.ram.free(addr, len);
+        }
     }
 
     /// Descriptors that are free.
@@ -385,4 +390,10 @@ impl Ring {
         }
         true
     }
+}
+
+/// Bytes of descriptor table, available ring and used ring (2.7), with both event indexes.
+fn area_sizes(size: u16) -> [u64; 3] {
+    let n = u64::from(size);
+    [16 * n, 6 + 2 * n, 6 + 8 * n]
 }
