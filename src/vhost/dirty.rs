@@ -5,6 +5,7 @@
 //! while `VHOST_F_LOG_ALL` is negotiated (the rings keep that flag), so it may be simple.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
 use vhost_user_backend::bitmap::{AtomicBitmapMmap, BitmapReplace, MemRegionBitmap, MmapLogReg};
@@ -25,9 +26,29 @@ pub struct DirtyLog {
 /// The part of the front end's log that belongs to one region.
 #[derive(Clone, Debug)]
 pub struct RegionLog {
-    pages: Arc<MmapLogReg>,
+    pages: Pages,
     region_start: u64,
     region_len: u64,
+}
+
+/// One bit per page of guest memory.
+#[derive(Clone, Debug)]
+enum Pages {
+    FrontEnd(Arc<MmapLogReg>),
+    #[cfg(any(test, feature = "testkit"))]
+    Own(Arc<[std::sync::atomic::AtomicU8]>),
+}
+
+impl Pages {
+    fn mark(&self, page: u64) {
+        let (byte, bit) = ((page / 8) as usize, 1 << (page % 8));
+        let byte = match self {
+            Pages::FrontEnd(log) => &log[byte],
+            #[cfg(any(test, feature = "testkit"))]
+            Pages::Own(log) => &log[byte],
+        };
+        byte.fetch_or(bit, Ordering::Relaxed);
+    }
 }
 
 impl DirtyLog {
@@ -36,6 +57,18 @@ impl DirtyLog {
         if let Some(log) = self.log.read().unwrap().as_ref() {
             log.mark(self.offset + offset, len);
         }
+    }
+
+    /// Logs the region into memory of our own, one bit per page from guest address 0: no front end is needed to see what
+    /// a ring marks.
+    #[cfg(any(test, feature = "testkit"))]
+    pub fn record_in(
+        &self,
+        pages: Arc<[std::sync::atomic::AtomicU8]>,
+        region_start: u64,
+        region_len: u64,
+    ) {
+        *self.log.write().unwrap() = Some(RegionLog { pages: Pages::Own(pages), region_start, region_len });
     }
 
     /// Takes over the log of another region of the same table, unless there is one already: a region that is
@@ -59,9 +92,7 @@ impl RegionLog {
         }
         let last = offset.saturating_add(len - 1).min(self.region_len - 1);
         let page = |offset: u64| (self.region_start + offset) / LOG_PAGE;
-        for page in page(offset)..=page(last) {
-            self.pages[(page / 8) as usize].fetch_or(1 << (page % 8), std::sync::atomic::Ordering::Relaxed);
-        }
+        (page(offset)..=page(last)).for_each(|page| self.pages.mark(page));
     }
 
     /// Whether the log is long enough for a region that is not the one it was made for. `MmapLogReg` does not tell
@@ -76,7 +107,7 @@ impl MemRegionBitmap for RegionLog {
         // The crate's bitmap is made only for its check that the log covers the region.
         AtomicBitmapMmap::new(region, Arc::clone(&logmem))?;
         Ok(RegionLog {
-            pages: logmem,
+            pages: Pages::FrontEnd(logmem),
             region_start: region.start_addr().raw_value(),
             region_len: region.len(),
         })

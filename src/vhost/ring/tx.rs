@@ -204,6 +204,7 @@ fn gather_chain(ring: &SplitRing, first: Desc, batch: &mut FrameBatch<'_>) -> Re
     if len < MIN_FRAME {
         return Err(BadChain::NoFrame);
     }
-    batch.finish(NetHeader::from_bytes(&header), len as u32, head_len as u32, first_segment);
+    let net = NetHeader { num_buffers: 0, ..NetHeader::from_bytes(&header) };
+    batch.finish(net, len as u32, head_len as u32, first_segment);
     Ok(())
 }
