@@ -1,27 +1,22 @@
 //! Guests and front ends that break the rules. Each pays with its own queue at most.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use flownic::testkit::proto::*;
 use flownic::testkit::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE};
 use flownic::testkit::{Desc, Flownic, Guest, Layout, Ring, frame, soon};
 use flownic::virtio::*;
 
-use crate::{expect_counter, nic, ping, signals::assert_sleeps};
+use crate::{counter, expect_counter, nic, ping, signals::assert_sleeps};
 
 /// Nothing is mapped here.
-const NOWHERE: u64 = 0x7000_0000_0000;
-/// A region for what must not be seen elsewhere.
-const PLAYGROUND: u64 = 0x50_0000_0000;
-const SIZE: u16 = 16;
+pub(crate) const NOWHERE: u64 = 0x7000_0000_0000;
+pub(crate) const SIZE: u16 = 16;
 
-fn guest(flownic: &Flownic) -> Guest {
+pub(crate) fn guest(flownic: &Flownic) -> Guest {
     flownic.guest("n0").queue_pairs(2).ring_size(SIZE).connect().unwrap()
 }
 
 /// A valid frame with its header in guest memory; returns its address and length.
-fn valid(guest: &Guest) -> (u64, u32) {
+pub(crate) fn valid(guest: &Guest) -> (u64, u32) {
     let bytes = [&NetHeader::default().to_bytes()[..], &frame::udp("10.0.0.1:7", "10.0.0.2:9", 100)].concat();
     let segs = guest.place(&bytes, &Layout::joined());
     (segs[0].addr, segs[0].len)
@@ -34,7 +29,7 @@ fn table(guest: &Guest, entries: &[Desc]) -> u64 {
     addr
 }
 
-fn desc(addr: u64, len: u32, flags: u16, next: u16) -> Desc {
+pub(crate) fn desc(addr: u64, len: u32, flags: u16, next: u16) -> Desc {
     Desc { addr, len, flags, next }
 }
 
@@ -224,6 +219,31 @@ fn a_broken_receive_ring_stops_once_and_is_counted_and_others_go_on() {
 }
 
 #[test]
+fn a_bad_head_behind_good_ones_is_met_in_its_turn() {
+    let flownic = nic("queues=2,port=loopback");
+    for good in [1u16, 31, 32, 33, 63, 64, 100] {
+        let mut guest = flownic.guest("n0").queue_pairs(2).ring_size(256).connect().unwrap();
+        let before = counter(&flownic, ("tx", 0, "ring_faults"));
+        for _ in 0..good {
+            let sent = frame::udp("10.0.0.1:7", "10.0.0.2:9", 100);
+            guest.queue_tx(0, NetHeader::default(), &sent, &Layout::joined());
+        }
+        let tx = guest.tx(0);
+        tx.write_avail(good, 0xffff);
+        tx.write_avail(good + 1, 0);
+        tx.set_avail_idx(good + 2);
+        tx.kick();
+        expect_counter(&flownic, ("tx", 0, "ring_faults"), before + 1, "the bad one");
+        // A burst may end with the frame before it, or be given up as a whole.
+        assert!(guest.tx(0).used_idx() <= good, "{} of {good} came back", guest.tx(0).used_idx());
+        assert!(guest.tx(0).used_idx() + 64 > good, "{} of {good} came back", guest.tx(0).used_idx());
+        // What came before it is in the receive rings.
+        while guest.try_recv_any().is_some() {}
+        ping(&mut guest, 1);
+    }
+}
+
+#[test]
 fn receive_buffers_that_are_none_are_returned_and_the_next_good_one_is_used() {
     let flownic = nic("queues=1,port=loopback");
     let mut guest = flownic.guest("n0").ring_size(SIZE).no_rx_buffers().connect().unwrap();
@@ -307,86 +327,4 @@ fn rings_at_impossible_places_do_not_start_and_harm_nobody() {
         guest.restart(&bases).unwrap_or_else(|e| panic!("{name}: {e}"));
         (0..2).for_each(|pair| drop(ping(&mut guest, pair)));
     }
-}
-
-#[test]
-fn garbage_in_the_rings_never_ends_the_process() {
-    let mut flownic = nic("queues=2,port=loopback");
-    let mut seed = 0x2545_f491u32;
-    let mut random = move || {
-        seed ^= seed << 13;
-        seed ^= seed >> 17;
-        seed ^= seed << 5;
-        seed
-    };
-    for _ in 0..60 {
-        let mut guest = guest(&flownic);
-        // What the device is made to write must not hit the rings of pair 1.
-        guest.add_memory_region(PLAYGROUND, 1 << 20).unwrap();
-        let valid =
-            [&NetHeader::default().to_bytes()[..], &frame::udp("10.0.0.3:7", "10.0.0.4:9", 100)].concat();
-        guest.ram.write(PLAYGROUND, &valid);
-        for _ in 0..200 {
-            let ring = &mut guest.rings[random() as usize % 2];
-            let slot = random() as u16 % SIZE;
-            match random() % 8 {
-                0 => ring.write_avail(slot, random() as u16 % (SIZE + 1)),
-                1 => ring.set_avail_idx(ring.avail_idx().wrapping_add(random() as u16 % 8)),
-                2 => ring.set_used_event(random() as u16),
-                3 => ring.set_avail_flags(random() as u16),
-                _ => {
-                    let place = [0, u64::from(random() % 4096), NOWHERE, u64::from(random())];
-                    let at = PLAYGROUND + place[random() as usize % 4];
-                    let len = [random() % 100, random() % 70000, random()][random() as usize % 3];
-                    ring.write_desc(slot, desc(at, len, random() as u16 % 8, random() as u16 % (SIZE + 2)));
-                }
-            }
-            ring.kick();
-        }
-        ping_pair_1(&mut guest);
-        assert!(flownic.is_alive());
-    }
-    assert_sleeps(&flownic);
-}
-
-/// A round trip that stays on pair 1: the guest sends both directions of a flow there, so both are learned. Whatever
-/// pair 0 still sends is stopped first, since it may fill receive ring 1.
-fn ping_pair_1(guest: &mut Guest) {
-    guest.stop_vring(1).unwrap();
-    while guest.try_recv(1).is_some() {}
-    guest.send(1, &frame::udp("10.0.0.2:9", "10.0.0.1:7", 50));
-    let sent = frame::udp("10.0.0.1:7", "10.0.0.2:9", 51);
-    guest.send(1, &sent);
-    while guest.recv(1, soon()).expect("the frame on receive queue 1").frame != sent {}
-}
-
-#[test]
-fn descriptors_that_change_while_they_are_read_never_end_the_process() {
-    let mut flownic = nic("queues=2,port=loopback");
-    let mut guest = guest(&flownic);
-    let (addr, len) = valid(&guest);
-    let (ram, table) = (guest.ram.clone(), guest.tx(0).desc);
-    let stop = Arc::new(AtomicBool::new(false));
-    let flipper = std::thread::spawn({
-        let stop = stop.clone();
-        move || {
-            let forms = [desc(addr, len, 0, 0), desc(NOWHERE, len, 0, 0), desc(addr, 60000, DESC_NEXT, 0)];
-            let forms = forms.map(Desc::to_bytes);
-            let mut i = 0;
-            while !stop.load(Ordering::Relaxed) {
-                ram.write(table, &forms[i % forms.len()]);
-                i += 1;
-            }
-        }
-    });
-    for _ in 0..3000 {
-        guest.tx(0).offer_raw(0);
-        assert!(guest.tx(0).wait_used(soon()));
-        guest.tx(0).take_used_raw();
-        while guest.try_recv(0).or_else(|| guest.try_recv(1)).is_some() {}
-    }
-    stop.store(true, Ordering::Relaxed);
-    flipper.join().unwrap();
-    assert!(flownic.is_alive());
-    ping_pair_1(&mut guest);
 }

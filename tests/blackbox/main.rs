@@ -7,6 +7,7 @@ mod control;
 mod control_live;
 mod datapath;
 mod eventfds;
+mod garbage;
 mod hostile;
 mod leaks;
 mod lifecycle;
