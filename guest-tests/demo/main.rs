@@ -109,7 +109,7 @@ fn demonstrate(
     let host = Namespace::new("host");
     progress("Starting flownic with a tap in a network namespace");
     let flownic = Bench::flownic(&host, workdir);
-    progress("Booting a guest with 4 CPUs");
+    progress("Booting a guest with 4 CPUs (after those of tests, if any are running)");
     let begun = Instant::now();
     let guest: Guest = Bench::guest(workdir);
     progress(&format!("It is up after {:.1} s", begun.elapsed().as_secs_f64()));

@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 
 use super::Context;
 use crate::nic::{Nic, RxQueue};
-use crate::offload::{self, Accepts, BadOffload, Plan};
+use crate::offload::{self, Accepts, Plan};
+use crate::port::capture::Capture;
 use crate::stats::RxCounters;
 use crate::steer::{DropReason, Reason, Verdict};
-use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RxRefused, Segment};
+use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
 use crate::virtio::NetHeader;
 
 /// End of a chain of frames.
@@ -104,6 +105,29 @@ struct Tally {
     by: [u64; Reason::ALL.len()],
     no_buffer: u64,
     too_small: u64,
+    bad_offload: u64,
+    checksummed: u64,
+    segmented: u64,
+    /// Why the frame in hand is here.
+    reason: Reason,
+}
+
+impl Tally {
+    /// Counts a frame of `len` bytes, or why it did not get into the ring. Fails if the ring is broken.
+    #[inline]
+    fn count(&mut self, result: Result<(), RxRefused>, len: usize) -> Result<(), RingFault> {
+        match result {
+            Ok(()) => {
+                self.packets += 1;
+                self.bytes += len as u64;
+                self.by[self.reason as usize] += 1;
+            }
+            Err(RxRefused::NoBuffer) => self.no_buffer += 1,
+            Err(RxRefused::BufferTooSmall) => self.too_small += 1,
+            Err(RxRefused::Broken(fault)) => return Err(fault),
+        }
+        Ok(())
+    }
 }
 
 /// Brings the frames that are chained up for `queue` into its ring.
@@ -133,37 +157,30 @@ fn deliver(
         let index = usize::from(i);
         i = cx.next[index];
         let frame = batch.frame(index);
-        let delivered = match offload::plan(&frame.net, frame.len(), accepts) {
+        tally.reason = reasons[index];
+        let result = match offload::plan(&frame.net, frame.len(), accepts) {
             Plan::AsIs => {
                 let net = offload::rx_header(frame.net, accepts);
-                q.ring.push(net, frame.head(), batch.tail(index), frame.len())
+                let result = q.ring.push(net, frame.head(), batch.tail(index), frame.len());
+                tally.count(result, frame.len())
             }
-            Plan::Checksum => checksum(q, batch, index, &mut cx.frame, c),
-            Plan::Segment => segment(q, batch, index, &mut cx.frame, c),
+            Plan::Checksum => checksum(q, batch, index, &mut cx.frame, &mut tally),
+            Plan::Segment => segment(q, batch, index, &mut cx.frame, &mut tally),
             Plan::Invalid(_) => {
-                c.drop_bad_offload.add(1);
-                continue;
+                tally.bad_offload += 1;
+                Ok(())
             }
         };
-        match delivered {
-            Ok(()) => {
-                tally.packets += 1;
-                tally.bytes += frame.len() as u64;
-                tally.by[reasons[index] as usize] += 1;
-            }
-            Err(RxRefused::NoBuffer) => tally.no_buffer += 1,
-            Err(RxRefused::BufferTooSmall) => tally.too_small += 1,
-            Err(RxRefused::Broken(f)) => {
-                fault = Some(f);
-                break;
-            }
+        if let Err(f) = result {
+            fault = Some(f);
+            break;
         }
     }
     q.ring.publish();
     signal(q, c);
     c.bad_buffers.add(q.ring.take_bad_buffers());
-    if capture_wanted(nic) {
-        capture(nic, queue, batch, cx);
+    if let Some(file) = &nic.capture {
+        capture(file, queue, batch, cx);
     }
     c.packets.add(tally.packets);
     c.bytes.add(tally.bytes);
@@ -173,6 +190,9 @@ fn deliver(
     c.by_default.add(tally.by[Reason::Default as usize]);
     c.drop_no_buffer.add(tally.no_buffer);
     c.drop_buffer_too_small.add(tally.too_small);
+    c.drop_bad_offload.add(tally.bad_offload);
+    c.checksummed.add(tally.checksummed);
+    c.segmented.add(tally.segmented);
     if let (Some(fault), Some(mut guard)) = (fault, guard) {
         let broken = nic.rx[queue].take_broken(&mut guard);
         drop(guard);
@@ -203,16 +223,21 @@ fn checksum(
     batch: &FrameBatch<'_>,
     i: usize,
     room: &mut [u8],
-    c: &RxCounters,
-) -> Result<(), RxRefused> {
+    tally: &mut Tally,
+) -> Result<(), RingFault> {
     let frame = &mut room[..batch.frame(i).len()];
     batch.copy_frame(i, frame);
     let mut net = batch.frame(i).net;
-    if let Err(bad) = offload::checksum(frame, &mut net) {
-        return refuse(bad, c);
+    if offload::checksum(frame, &mut net).is_err() {
+        tally.bad_offload += 1;
+        return Ok(());
     }
-    c.checksummed.add(1);
-    push_slice(q, frame)
+    tally.checksummed += 1;
+    let (head, rest) = frame.split_at(frame.len().min(HEAD));
+    tally.count(
+        q.ring.push(NetHeader::default(), head, &[Segment::from_slice(rest)], frame.len()),
+        frame.len(),
+    )
 }
 
 /// For a guest that does not take large frames of this kind.
@@ -222,8 +247,8 @@ fn segment(
     batch: &FrameBatch<'_>,
     i: usize,
     room: &mut [u8],
-    c: &RxCounters,
-) -> Result<(), RxRefused> {
+    tally: &mut Tally,
+) -> Result<(), RingFault> {
     let frame = &mut room[..batch.frame(i).len()];
     batch.copy_frame(i, frame);
     let mut result = Ok(());
@@ -232,36 +257,21 @@ fn segment(
             // The head of a segment may hold less than its headers: they can be longer than HEAD.
             let (head, rest) = headers.split_at(headers.len().min(HEAD));
             let tail = [Segment::from_slice(rest), Segment::from_slice(payload)];
-            result = q.ring.push(NetHeader::default(), head, &tail, headers.len() + payload.len());
+            let len = headers.len() + payload.len();
+            result = tally.count(q.ring.push(NetHeader::default(), head, &tail, len), len);
         }
     });
-    if let Err(bad) = cut {
-        return refuse(bad, c);
+    match cut {
+        Ok(_) => tally.segmented += 1,
+        // A request that looked right in its header, but not for this frame.
+        Err(_) => tally.bad_offload += 1,
     }
-    c.segmented.add(1);
     result
-}
-
-fn push_slice(q: &mut RxQueue, frame: &[u8]) -> Result<(), RxRefused> {
-    let (head, rest) = frame.split_at(frame.len().min(HEAD));
-    q.ring.push(NetHeader::default(), head, &[Segment::from_slice(rest)], frame.len())
-}
-
-/// A request that looked right in its header, but not for this frame.
-fn refuse(_: BadOffload, c: &RxCounters) -> Result<(), RxRefused> {
-    c.drop_bad_offload.add(1);
-    Ok(())
-}
-
-#[inline]
-fn capture_wanted(nic: &Nic) -> bool {
-    nic.capture.is_some()
 }
 
 /// Records the frames that were steered to `queue`, as they came from the wire.
 #[cold]
-fn capture(nic: &Nic, queue: usize, batch: &FrameBatch<'_>, cx: &mut Context) {
-    let Some(capture) = &nic.capture else { return };
+fn capture(capture: &Capture, queue: usize, batch: &FrameBatch<'_>, cx: &mut Context) {
     let mut i = cx.first[queue];
     while i != END {
         let index = usize::from(i);

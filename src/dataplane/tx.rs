@@ -56,7 +56,6 @@ fn burst(
             c.drop_link_down.add(frames);
         }
     }
-    drop(batch);
     let taken = q.ring.complete();
     if taken == 0 {
         return Ok(0);

@@ -43,7 +43,7 @@ use crate::packet::Headers;
 pub const MAX_QUEUE_PAIRS: u16 = 64;
 
 /// Which step of the precedence found the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reason {
     /// A flow-filter rule.
     Filter,
@@ -52,6 +52,7 @@ pub enum Reason {
     /// The RSS hash.
     Rss,
     /// Nothing said anything: a packet without a hash, or all steering is off.
+    #[default]
     Default,
 }
 

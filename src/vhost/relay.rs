@@ -7,6 +7,9 @@
 //!   `VHOST_USER_F_PROTOCOL_FEATURES`. The protocol demands no such order, and QEMU's virtio-net enables its rings when the device is
 //!   made or reset, long before a driver negotiates anything. So that request is *kept*, the last one of each ring, and
 //!   delivered after the features.
+//! * Memory regions may be added several times, see [`regions`].
+
+mod regions;
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -20,6 +23,7 @@ use std::thread;
 
 use crate::port::sys_socket::{forward, poll_readable, receive, send};
 use crate::virtio::F_PROTOCOL_FEATURES;
+use regions::Regions;
 
 /// Bytes of a message's header: request, flags, size of what follows.
 const HEADER: usize = 12;
@@ -30,8 +34,11 @@ const MAX_RINGS: u32 = 256;
 
 const SET_FEATURES: u32 = 2;
 const RESET_OWNER: u32 = 4;
+const SET_MEM_TABLE: u32 = 5;
 const SET_VRING_ENABLE: u32 = 18;
 const RESET_DEVICE: u32 = 34;
+const ADD_MEM_REG: u32 = 37;
+const REM_MEM_REG: u32 = 38;
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
@@ -112,20 +119,21 @@ struct Held {
     acknowledged: bool,
     /// What was last asked of each ring.
     enables: BTreeMap<u32, u32>,
+    regions: Regions,
 }
 
 impl Held {
     /// Passes a message on, or keeps it.
     fn pass(&mut self, message: Message, outer: &UnixStream, inner: &UnixStream) -> io::Result<()> {
         match message.word(0) {
-            SET_VRING_ENABLE if !self.acknowledged && self.keep(&message) => {
-                if message.word(1) & NEED_REPLY != 0 {
-                    let [done, nothing] = [8, 0];
-                    send(outer, &words(&[SET_VRING_ENABLE, VERSION | REPLY, done, 0, nothing]), &[])?;
-                }
-                return Ok(());
+            SET_VRING_ENABLE if !self.acknowledged && self.keep(&message) => return succeed(&message, outer),
+            ADD_MEM_REG if !self.regions.added(&message) => return succeed(&message, outer),
+            REM_MEM_REG if !self.regions.removed(&message) => return succeed(&message, outer),
+            RESET_OWNER | RESET_DEVICE => {
+                self.acknowledged = false;
+                self.enables.clear();
             }
-            RESET_OWNER | RESET_DEVICE => *self = Held::default(),
+            SET_MEM_TABLE => self.regions = Regions::default(),
             _ => {}
         }
         send(inner, &message.bytes, &message.fds)?;
@@ -150,6 +158,15 @@ impl Held {
         }
         plausible
     }
+}
+
+/// Answers a request that the crate does not get, if an answer is wanted: it succeeded.
+fn succeed(message: &Message, outer: &UnixStream) -> io::Result<()> {
+    if message.word(1) & NEED_REPLY != 0 {
+        let bytes = 8;
+        send(outer, &words(&[message.word(0), VERSION | REPLY, bytes, 0, 0]), &[])?;
+    }
+    Ok(())
 }
 
 fn words(words: &[u32]) -> Vec<u8> {
@@ -213,6 +230,27 @@ mod tests {
         expect(&mut end, &message(RESET_DEVICE, 0, &[]));
         expect(&mut end, &features);
         expect(&mut end, &message(SET_VRING_ENABLE, 0, &[1, 1]));
+    }
+
+    #[test]
+    fn a_region_is_passed_on_when_it_is_added_first_and_removed_last() {
+        let (mut front, mut end) = connected();
+        let region = |request, gpa| message(request, NEED_REPLY, &[0, 0, gpa, 0, 4096, 0, 7, 0, 0, 0]);
+        let done = |request| message(request, REPLY, &[0, 0]);
+        front.write_all(&region(ADD_MEM_REG, 1)).unwrap();
+        expect(&mut end, &region(ADD_MEM_REG, 1));
+        front.write_all(&region(ADD_MEM_REG, 1)).unwrap();
+        expect(&mut front, &done(ADD_MEM_REG));
+        front.write_all(&region(ADD_MEM_REG, 2)).unwrap();
+        expect(&mut end, &region(ADD_MEM_REG, 2));
+        front.write_all(&region(REM_MEM_REG, 1)).unwrap();
+        expect(&mut front, &done(REM_MEM_REG));
+        front.write_all(&region(REM_MEM_REG, 1)).unwrap();
+        expect(&mut end, &region(REM_MEM_REG, 1));
+        // Removed once too often: the crate's to refuse. Added again: a new one.
+        front.write_all(&[region(REM_MEM_REG, 1), region(ADD_MEM_REG, 1)].concat()).unwrap();
+        expect(&mut end, &region(REM_MEM_REG, 1));
+        expect(&mut end, &region(ADD_MEM_REG, 1));
     }
 
     #[test]

@@ -105,6 +105,13 @@ fn chain(mem: &Mem, s: &RingSetup, head: u16, writable: bool) -> Option<(Ranges,
     }
 }
 
+/// A buffer of one descriptor that takes `need` bytes. Only these must be mapped: the ring does not look at the rest.
+fn single(mem: &Mem, s: &RingSetup, head: u16, need: u64) -> Option<(u64, u64)> {
+    let d = desc(mem, s.desc, head);
+    let fits = d.flags & 7 == 2 && u64::from(d.len) >= need && in_one_region(mem, d.addr, need);
+    fits.then_some((d.addr, need))
+}
+
 /// The virtio-net header (12 bytes, as far as there are so many) and the frame that a transmit chain carries.
 pub fn sent(mem: &Mem, s: &RingSetup, head: u16) -> Option<([u8; 12], Vec<u8>)> {
     let (buffers, _) = chain(mem, s, head, false)?;
@@ -165,6 +172,14 @@ pub fn push(mem: &Mem, s: &RingSetup, mut next: u16, mut pending: u16, need: u64
         let head = avail_entry(mem, s, next.wrapping_add(i));
         if head >= s.size {
             p.outcome = Outcome::BadHead;
+            return p;
+        }
+        if i == 0
+            && p.bad.is_empty()
+            && let Some(buffer) = single(mem, s, head, need)
+        {
+            p.chains.push((head, need as u32));
+            p.buffers.push(buffer);
             return p;
         }
         let usable = chain(mem, s, head, true).and_then(|(buffers, tables)| {

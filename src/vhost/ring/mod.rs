@@ -1,6 +1,6 @@
 //! Rings in guest memory: the one place where flownic reads and writes what the guest owns.
 //!
-//! [`TxRing`] takes frames from the guest, [`RxRing`] brings frames to it; both stand on [`split::SplitRing`], which
+//! [`TxRing`] takes frames from the guest, [`RxRing`] brings frames to it; both stand on `split::SplitRing`, which
 //! knows the layout of a split virtqueue (virtio 1.4, 2.7) and who may be notified when. A ring exists only while
 //! the front end has it started and enabled; everything that outlives it (counters, tables) is kept elsewhere.
 //!

@@ -260,12 +260,12 @@ impl SplitRing {
     }
 
     /// The heads of entries `from..to`, counted from the next one, as far as they are known to be available. For
-    /// fetching ahead only: they are not checked.
+    /// fetching ahead only: a head that can't be is masked into the table here, and found by `head` in its turn.
     #[inline(always)]
     pub(super) fn upcoming(&self, from: u16, to: u16) -> impl Iterator<Item = u16> {
         (from..to.min(self.avail_seen.since(self.next_avail))).map(|i| {
             let entry = self.next_avail.plus(i).0 & self.mask;
-            self.avail_at(2 + entry as usize).load(Ordering::Relaxed)
+            self.avail_at(2 + entry as usize).load(Ordering::Relaxed) & self.mask
         })
     }
 

@@ -47,9 +47,9 @@ impl TxRing {
             self.ring.prefetch_desc(head);
         }
         let mut first = [Desc::default(); BATCH];
-        for i in 0..n {
-            first[i] = self.ring.desc(self.heads[i]);
-            if let Some((p, _)) = self.ring.memory().translate(first[i].addr) {
+        for (desc, head) in first.iter_mut().zip(&self.heads[..n]) {
+            *desc = self.ring.desc(*head);
+            if let Some((p, _)) = self.ring.memory().translate(desc.addr) {
                 prefetch(p);
                 prefetch(p.wrapping_add(64));
             }
