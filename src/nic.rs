@@ -117,6 +117,7 @@ impl<Q> Slot<Q> {
 
 /// A NIC.
 pub struct Nic {
+    id: u16,
     /// How it was configured.
     pub config: NicConfig,
     /// Tables that decide where a received frame goes.
@@ -154,13 +155,19 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Makes a NIC without a driver; queue pair `i` is served by `workers[i]`.
-    pub fn new(config: NicConfig, workers: Vec<Arc<WorkerHandle>>, capture: Option<Capture>) -> Self {
+    /// Makes a NIC without a driver, number `id` in the process, from 1; queue pair `i` is served by `workers[i]`.
+    pub fn new(
+        id: u16,
+        config: NicConfig,
+        workers: Vec<Arc<WorkerHandle>>,
+        capture: Option<Capture>,
+    ) -> Self {
         let pairs = usize::from(config.queue_pairs);
         assert_eq!(workers.len(), pairs);
         let most_workers = workers.iter().map(|w| w.id() + 1).max().unwrap_or(1);
         let rules = config.steer.filter_capacity as usize;
         Nic {
+            id,
             steering: RwLock::new(Steering::new(&config.steer)),
             learned: LearnTable::new(config.learn),
             rx: (0..pairs).map(|_| Slot::default()).collect(),
@@ -179,6 +186,11 @@ impl Nic {
             workers: workers.into(),
             config,
         }
+    }
+
+    /// Its number in the process, from 1.
+    pub fn id(&self) -> u16 {
+        self.id
     }
 
     /// The NIC's name.

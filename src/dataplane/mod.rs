@@ -7,7 +7,7 @@ pub mod rx;
 pub mod tx;
 pub mod worker;
 
-use crate::steer::Tick;
+use crate::steer::{Tick, VerdictCache};
 use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces};
 
 /// What a worker carries through the data plane: its identity, the time, and scratch memory.
@@ -16,6 +16,8 @@ pub struct Context {
     pub worker: usize,
     /// Coarse time, for the age of learned flows.
     pub now: Tick,
+    /// What was decided a moment ago.
+    verdicts: VerdictCache,
     /// Frames by queue, chained: the first and last frame of each queue, and the next one of each frame.
     first: [u8; 64],
     last: [u8; 64],
@@ -32,6 +34,7 @@ impl Context {
         Context {
             worker,
             now: Tick::default(),
+            verdicts: VerdictCache::default(),
             first: [0; 64],
             last: [0; 64],
             next: [0; BATCH],

@@ -49,6 +49,7 @@ fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) ->
     let mut reasons = [Reason::Default; BATCH];
     let hits = &nic.rule_hits[cx.worker];
     let steering = nic.steering.read().expect("steering never panics");
+    let stamp = steering.stamp(&nic.learned, cx.now, nic.id());
     let mut left = frames;
     while left != 0 {
         let i = left.trailing_zeros() as usize;
@@ -57,7 +58,9 @@ fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) ->
             nic.counters.drop_runt.add_shared(1);
             continue;
         }
-        let verdict = steering.classify(batch.headers(i), &nic.learned, cx.now);
+        let h = batch.headers(i);
+        let now = cx.now;
+        let verdict = cx.verdicts.verdict(stamp, h, || steering.classify(h, &nic.learned, now));
         if let Verdict::Queue { rule: Some(slot), .. } | Verdict::Drop { rule: Some(slot), .. } = verdict {
             let hits = &hits[slot.0 as usize];
             hits.store(hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

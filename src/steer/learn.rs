@@ -55,6 +55,11 @@ impl Tick {
         Self(secs as u32)
     }
 
+    /// The time in seconds, modulo 2^32.
+    pub fn as_secs(self) -> u64 {
+        self.0.into()
+    }
+
     #[inline]
     fn period(self) -> u32 {
         self.0 >> PERIOD_BITS
@@ -205,6 +210,12 @@ impl LearnTable {
             }
         }
         self.changes.fetch_add(1, Relaxed);
+    }
+
+    /// Another one whenever a lookup may have another answer than before, age apart. It never goes back.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.changes.load(Relaxed) + self.learned.load(Relaxed)
     }
 
     /// Counts what may undo a flow that was learned within the same tick: moves, evictions, clearing, a race that was lost. While it and the

@@ -15,6 +15,7 @@
 //! `classify` only reads: hits are counted by the worker, by [`RuleSlot`] and [`Reason`]. The control path changes a `Steering` under the write
 //! half of a lock whose read half the data plane takes once per batch; each change leaves it complete.
 
+mod cache;
 mod filter;
 mod hash;
 mod key;
@@ -25,6 +26,7 @@ mod rss;
 mod rxmode;
 mod tuple;
 
+pub use cache::VerdictCache;
 pub use filter::{CLASSIFIERS_LIMIT, FilterError, FilterTable, GROUPS_LIMIT, Rule};
 pub use key::{Mask, Match};
 pub use learn::{LearnConfig, LearnStats, LearnTable, Tick};
@@ -166,6 +168,8 @@ pub struct Steering {
     rx: RxFilter,
     filters: FilterTable,
     rss: Rss,
+    /// How often anything was, or may have been, changed.
+    changes: u64,
 }
 
 impl Steering {
@@ -183,6 +187,7 @@ impl Steering {
             rx: RxFilter::default(),
             filters: FilterTable::new(config.filter_capacity, queue_pairs),
             rss: Rss::new(rss, table_len),
+            changes: 0,
         }
     }
 
@@ -223,6 +228,14 @@ impl Steering {
         Verdict::Queue { queue, reason, rule: None }
     }
 
+    /// Stands for all that a verdict depends on beside the packet: as long as it stays the same, verdicts do. `nic` (1 to
+    /// 65535) tells several NICs apart. Take it while the lock is held under which verdicts are reached.
+    #[inline]
+    pub fn stamp(&self, learned: &LearnTable, now: Tick, nic: u16) -> u64 {
+        // None of the three ever goes back, so their sum is another one as soon as one of them is.
+        u64::from(nic) << 48 | (self.changes + learned.version() + now.as_secs()) & (u64::MAX >> 16)
+    }
+
     /// Whether sent packets are to be shown to the [`LearnTable`].
     #[inline]
     pub fn learns(&self) -> bool {
@@ -231,6 +244,7 @@ impl Steering {
 
     /// Says which receive queues may be targets: bit i = queue i. Queues that the NIC does not have are ignored.
     pub fn set_enabled(&mut self, mask: u64) {
+        self.changes += 1;
         self.enabled = mask & (u64::MAX >> (64 - self.queue_pairs));
         self.update_rss();
     }
@@ -247,6 +261,7 @@ impl Steering {
 
     /// Sets whether learned flows have a say.
     pub fn set_mode(&mut self, mode: Mode) {
+        self.changes += 1;
         self.mode = mode;
     }
 
@@ -257,11 +272,13 @@ impl Steering {
 
     /// Switches learned flows on or off, in either mode.
     pub fn set_learn(&mut self, on: bool) {
+        self.changes += 1;
         self.learn_on = on;
     }
 
     /// Switches the RSS hash on or off. Without it, and without learned flows and rules, everything goes to queue 0.
     pub fn set_rss_on(&mut self, on: bool) {
+        self.changes += 1;
         self.rss_on = on;
     }
 
@@ -282,6 +299,7 @@ impl Steering {
 
     /// Receive mode, MAC addresses and VLANs, to change.
     pub fn rx_filter_mut(&mut self) -> &mut RxFilter {
+        self.changes += 1;
         &mut self.rx
     }
 
@@ -292,6 +310,7 @@ impl Steering {
 
     /// The flow-filter table, to change.
     pub fn filters_mut(&mut self) -> &mut FilterTable {
+        self.changes += 1;
         &mut self.filters
     }
 
@@ -303,6 +322,7 @@ impl Steering {
     /// Configures RSS; a refused configuration changes nothing. The mode is [`Steering::set_mode`]'s.
     pub fn set_rss(&mut self, config: RssConfig) -> Result<(), RssError> {
         Rss::check(&config, self.queue_pairs)?;
+        self.changes += 1;
         self.rss.set_config(config);
         self.update_rss();
         Ok(())

@@ -1,0 +1,175 @@
+//! Verdicts that a worker has reached a moment ago.
+//!
+//! # Theory of operation
+//!
+//! Deciding about a packet takes a look into the rules, the learned flows and the RSS table, each with a hash of its own.
+//! Most packets follow others of the same flow, so each worker keeps verdicts, direct-mapped, for whole sets of headers: a verdict
+//! is a function of the headers and of the state of steering alone, and an entry holds both, the latter as a *stamp* that is
+//! never the same again once anything has changed that could change a verdict ([`Steering::stamp`]). So an entry is
+//! either right or does not match, and nothing ever has to be removed. Costs stay the same however many rules there are.
+//!
+//! The place of an entry is a cheap, unkeyed mix of the flow: who makes flows collide here loses the shortcut for them,
+//! and nothing else. Packets that are no flow (ARP, fragments, malformed ones) always take the long way.
+
+use super::Verdict;
+use crate::packet::Headers;
+
+/// Verdicts that are kept.
+const VERDICTS: usize = 256;
+
+struct Entry {
+    /// 0 is no stamp.
+    stamp: u64,
+    headers: Headers,
+    verdict: Verdict,
+}
+
+/// A worker's recent verdicts, about packets for any of its NICs.
+pub struct VerdictCache(Box<[Entry; VERDICTS]>);
+
+impl Default for VerdictCache {
+    fn default() -> Self {
+        let none = Verdict::Drop { reason: super::DropReason::NoQueue, rule: None };
+        VerdictCache(Box::new(std::array::from_fn(|_| Entry {
+            stamp: 0,
+            headers: Headers::default(),
+            verdict: none,
+        })))
+    }
+}
+
+impl VerdictCache {
+    /// The verdict about a packet with these headers, which `decide` reaches if it is not known. `stamp` must have been
+    /// taken before, and is not 0.
+    #[inline]
+    pub fn verdict(&mut self, stamp: u64, headers: &Headers, decide: impl FnOnce() -> Verdict) -> Verdict {
+        let Some(place) = place(headers) else { return decide() };
+        let entry = &mut self.0[place];
+        if entry.stamp == stamp && entry.headers == *headers {
+            return entry.verdict;
+        }
+        let verdict = decide();
+        *entry = Entry { stamp, headers: *headers, verdict };
+        verdict
+    }
+}
+
+#[inline]
+fn place(h: &Headers) -> Option<usize> {
+    let ports = h.ports?;
+    let [a, b, c, d] = h.addr();
+    // Segments of one TCP flow differ in their flags; they must not push each other out.
+    let rest = u64::from(ports.0) << 32 | u64::from(ports.1) << 16 | u64::from(h.tcp_flags.unwrap_or(0));
+    let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ rest.rotate_left(8))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Some((mixed >> (u64::BITS - VERDICTS.trailing_zeros())) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::frames::{tcp4, udp6};
+    use crate::steer::{
+        FlowType, LearnConfig, LearnTable, Masked, Mode, NtupleSpec, RssConfig, SteerConfig, Steering, Tick,
+    };
+
+    /// Steering with a cache beside it, which must never disagree.
+    struct Both {
+        steering: Steering,
+        learned: LearnTable,
+        cache: VerdictCache,
+        now: Tick,
+    }
+
+    impl Both {
+        fn new() -> Self {
+            let mut steering = Steering::new(&SteerConfig { queue_pairs: 4, ..SteerConfig::default() });
+            steering.set_enabled(0b1111);
+            Both {
+                steering,
+                learned: LearnTable::new(LearnConfig { idle_secs: 2, ..LearnConfig::default() }),
+                cache: VerdictCache::default(),
+                now: Tick::from_secs(10),
+            }
+        }
+
+        #[track_caller]
+        fn check(&mut self, h: &Headers) -> Verdict {
+            let stamp = self.steering.stamp(&self.learned, self.now, 1);
+            let truth = self.steering.classify(h, &self.learned, self.now);
+            for _ in 0..2 {
+                let verdict =
+                    self.cache.verdict(stamp, h, || self.steering.classify(h, &self.learned, self.now));
+                assert_eq!(verdict, truth);
+            }
+            truth
+        }
+    }
+
+    #[test]
+    fn no_change_of_steering_is_missed() {
+        let mut t = Both::new();
+        let headers = [tcp4().headers(), udp6().headers()];
+        for h in headers {
+            let flow = h.flow().unwrap();
+            let before = t.check(&h);
+            // Learned for each queue in turn, then forgotten, then expired.
+            for queue in 0..4 {
+                t.learned.learn(&flow.reversed(), queue, t.now);
+                assert!(matches!(t.check(&h), Verdict::Queue { queue: q, .. } if q == queue));
+            }
+            t.learned.clear();
+            assert_eq!(t.check(&h), before);
+            t.learned.learn(&flow.reversed(), 2, t.now);
+            t.check(&h);
+            t.now = Tick::from_secs(t.now.as_secs() + 10);
+            assert_eq!(t.check(&h), before);
+        }
+        let h = tcp4().headers();
+        let port = h.ports.unwrap().1;
+        let rule = |action| NtupleSpec {
+            dst_port: Some(Masked { value: port, mask: 0xffff }),
+            ..NtupleSpec::new(FlowType::Tcp4, action)
+        };
+        let (loc, _) = t.steering.filters_mut().add_ntuple(rule(3)).unwrap();
+        assert!(matches!(t.check(&h), Verdict::Queue { queue: 3, .. }));
+        t.steering.filters_mut().add_ntuple(NtupleSpec { loc: Some(loc), ..rule(-1) }).unwrap();
+        assert!(matches!(t.check(&h), Verdict::Drop { .. }));
+        t.steering.filters_mut().remove_ntuple(loc).unwrap();
+        for mask in [0b0001, 0b1110, 0b1111] {
+            t.steering.set_enabled(mask);
+            t.check(&h);
+        }
+        t.steering.set_rss(RssConfig { table: Some(vec![2; 128]), ..RssConfig::default() }).unwrap();
+        assert!(matches!(t.check(&h), Verdict::Queue { queue: 2, .. }));
+        t.steering.set_rss_on(false);
+        t.check(&h);
+        t.steering.set_learn(false);
+        t.check(&h);
+        t.steering.set_mode(Mode::Rss);
+        t.check(&h);
+    }
+
+    #[test]
+    fn every_field_of_the_headers_counts() {
+        let mut t = Both::new();
+        let h = tcp4().headers();
+        let rule = NtupleSpec {
+            src_mac: Some(Masked { value: h.src, mask: crate::virtio::MacAddr([255; 6]) }),
+            ..NtupleSpec::new(FlowType::Tcp4, 3)
+        };
+        t.steering.filters_mut().add_ntuple(rule).unwrap();
+        let mut other = h;
+        other.src = crate::virtio::MacAddr([2, 9, 9, 9, 9, 9]);
+        for _ in 0..2 {
+            assert!(matches!(t.check(&h), Verdict::Queue { queue: 3, .. }));
+            assert!(!matches!(t.check(&other), Verdict::Queue { rule: Some(_), .. }));
+        }
+    }
+
+    #[test]
+    fn nics_do_not_share_verdicts() {
+        let t = Both::new();
+        assert_ne!(t.steering.stamp(&t.learned, t.now, 1), t.steering.stamp(&t.learned, t.now, 2));
+    }
+}
