@@ -62,12 +62,7 @@ impl DirtyLog {
     /// Logs the region into memory of our own, one bit per page from guest address 0: no front end is needed to see what
     /// a ring marks.
     #[cfg(any(test, feature = "testkit"))]
-    pub fn record_in(
-        &self,
-        pages: Arc<[std::sync::atomic::AtomicU8]>,
-        region_start: u64,
-        region_len: u64,
-    ) {
+    pub fn record_in(&self, pages: Arc<[std::sync::atomic::AtomicU8]>, region_start: u64, region_len: u64) {
         *self.log.write().unwrap() = Some(RegionLog { pages: Pages::Own(pages), region_start, region_len });
     }
 
