@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::Command;
 
 use crate::{serve, sys};
@@ -37,14 +36,18 @@ pub(crate) fn run(root: Option<&str>) -> Result<(), String> {
     sys::mount("proc", "/proc", "proc", 0).map_err(failed("mount /proc"))?;
     sys::mount("sysfs", "/sys", "sysfs", 0).map_err(failed("mount /sys"))?;
     if let Some(root) = root {
-        for view in ["/proc", "/sys", "/dev", "/tmp"] {
+        let mount_point = |view: &str| {
             let target = format!("{root}{view}");
-            if !Path::new(&target).exists() {
-                fs::create_dir(&target).map_err(failed("make a mount point in the tools' root"))?;
-            }
-            sys::mount(view, &target, "", libc::MS_BIND | libc::MS_REC)
+            // All namespaces share the root, and another one may be making it, too.
+            let made = fs::create_dir_all(&target);
+            made.map(|()| target).map_err(failed("make a mount point in the tools' root"))
+        };
+        for view in ["/proc", "/sys", "/dev"] {
+            sys::mount(view, &mount_point(view)?, "", libc::MS_BIND | libc::MS_REC)
                 .map_err(failed("show the host's files in the tools' root"))?;
         }
+        // A folder of its own: files of two namespaces may have the same names.
+        sys::mount("tmpfs", &mount_point("/tmp")?, "tmpfs", 0).map_err(failed("mount /tmp"))?;
     }
     let input = std::io::stdin();
     let stream = input.as_fd().try_clone_to_owned().map_err(failed("take the stream"))?;

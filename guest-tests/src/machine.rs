@@ -212,13 +212,13 @@ impl Machine {
         self.run_ok(&format!("cat {path}"))
     }
 
-    /// Writes a file in the machine's own root, making the folders above it.
+    /// Writes a file where commands see it, making the folders above it.
     ///
     /// # Panics
     /// When it cannot be written.
     #[track_caller]
     pub fn write(&self, path: &str, mode: u32, content: &[u8]) {
-        let put = Put { path: path.to_owned(), mode };
+        let put = Put { path: format!("{}{path}", self.root.as_deref().unwrap_or_default()), mode };
         let transfer = Process { what: format!("write {path}"), ..self.open(Kind::Put, &put) };
         transfer.input(content);
         transfer.end_input();

@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::machine::Machine;
 use crate::{build, image};
 
-/// A network namespace with processes of its own. Its commands run with the guest image's tools; `/proc`, `/sys`,
-/// `/dev` and `/tmp` are there. Dropped, everything in it goes: processes, taps, addresses.
+/// A network namespace with processes of its own. Its commands run with the guest image's tools; `/proc`, `/sys` and
+/// `/dev` are the host's, `/tmp` is its own. Dropped, everything in it goes: processes, taps, addresses.
 ///
 /// Needs root, or a kernel that lets users make namespaces.
 pub struct Namespace {

@@ -1,6 +1,7 @@
 //! The files of one test.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,11 +29,16 @@ impl Workdir {
     pub fn new() -> Workdir {
         let test: String =
             thread::current().name().unwrap_or("test").replace("::", "-").chars().take(40).collect();
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("flownic-{test}-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path)
-            .unwrap_or_else(|error| panic!("Could not make {}: {error}", path.display()));
-        Workdir { inner: Arc::new(Inner { path }) }
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("flownic-{test}-{}-{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => return Workdir { inner: Arc::new(Inner { path }) },
+                // A test that failed left it, or somebody with the same pid in another namespace has it.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("Could not make {}: {error}", path.display()),
+            }
+        }
     }
 
     /// The folder.

@@ -36,14 +36,44 @@ fn wait_for_answer(host: &Machine, address: &str) {
     });
 }
 
-/// File descriptors, threads and resident memory (KiB) of a process.
-fn resources(machine: &Machine, pid: u32) -> [u64; 3] {
-    let number = |command: String| machine.run_ok(&command).parse().expect("a number");
-    [
-        number(format!("ls /proc/{pid}/fd | wc -l")),
-        number(format!("ls /proc/{pid}/task | wc -l")),
-        number(format!("awk '/^VmRSS/ {{ print $2 }}' /proc/{pid}/status")),
-    ]
+/// What a process holds.
+struct Resources {
+    /// Open files by kind, one a line.
+    files: String,
+    /// Threads.
+    threads: u64,
+    /// Resident memory, in KiB.
+    resident: u64,
+}
+
+impl Resources {
+    /// Those of flownic, without what the clients of its control socket take: it may still be closing their
+    /// connections when they have gone.
+    #[track_caller]
+    fn of(machine: &Machine, pid: u32) -> Resources {
+        wait_for("the control clients to be gone", LIMIT, || {
+            let threads = machine.run_ok(&format!("cat /proc/{pid}/task/*/comm"));
+            if threads.contains("control-") { Err(threads) } else { Ok(()) }
+        });
+        let number = |command: String| machine.run_ok(&command).parse().expect("a number");
+        // `12 -> socket:[345]`: only the kind of a socket or a pipe stays the same.
+        let kinds = "sed -n 's/.* -> //p' | sed 's/:\\[[0-9]*\\]$//' | sort | uniq -c";
+        Resources {
+            files: machine.run_ok(&format!("ls -l /proc/{pid}/fd | {kinds}")),
+            threads: number(format!("ls /proc/{pid}/task | wc -l")),
+            resident: number(format!("awk '/^VmRSS/ {{ print $2 }}' /proc/{pid}/status")),
+        }
+    }
+
+    /// Sees that nothing has leaked since.
+    #[track_caller]
+    fn expect_no_leak(&self, machine: &Machine, pid: u32) {
+        let now = Resources::of(machine, pid);
+        assert_eq!(self.files, now.files, "open files");
+        assert_eq!(self.threads, now.threads, "threads");
+        let (before, now) = (self.resident, now.resident);
+        assert!(now < before + 8192, "resident memory grew from {before} to {now} KiB");
+    }
 }
 
 /// Frames that flownic took off the wire, and what became of them: delivered, and dropped for any reason.
@@ -87,7 +117,7 @@ fn traffic_resumes_when_qemu_is_killed_and_started_again() {
     connect(&host, &guest).transfer(300_000);
     let rule = ["flows", "add", "n0", "flow-type", "udp4", "dst-port", "9", "action", "1", "loc", "4"];
     flownic.ctl(&rule);
-    let before = resources(&host, pid);
+    let before = Resources::of(&host, pid);
     for _ in 0..3 {
         let flood = flood(&host);
         guest.kill();
@@ -103,9 +133,7 @@ fn traffic_resumes_when_qemu_is_killed_and_started_again() {
     // The table is as it was: its only location that is taken can be freed once.
     flownic.ctl(&["flows", "del", "n0", "4"]);
     assert!(flownic.try_ctl(&["flows", "del", "n0", "4"]).is_err());
-    let after = resources(&host, pid);
-    assert_eq!(before[..2], after[..2], "file descriptors and threads");
-    assert!(after[2] < before[2] + 8192, "resident memory grew from {} to {} KiB", before[2], after[2]);
+    before.expect_no_leak(&host, pid);
 }
 
 #[test]
@@ -135,7 +163,7 @@ fn traffic_resumes_when_the_guest_reboots() {
     let pid = flownic.pid();
     let mut guest = boot(&workdir);
     connect(&host, &guest).transfer(300_000);
-    let before = resources(&host, pid);
+    let before = Resources::of(&host, pid);
     let flood = flood(&host);
     guest.reboot();
     connect(&host, &guest).transfer(300_000);
@@ -143,7 +171,7 @@ fn traffic_resumes_when_the_guest_reboots() {
     connect(&host, &guest).transfer(300_000);
     flood.stop();
     expect_nothing_unaccounted(&flownic);
-    assert_eq!(before[..2], resources(&host, pid)[..2], "file descriptors and threads");
+    before.expect_no_leak(&host, pid);
 }
 
 #[test]
@@ -154,7 +182,7 @@ fn the_driver_comes_and_goes_under_flood() {
     let pid = flownic.pid();
     let guest = boot(&workdir);
     connect(&host, &guest).transfer(300_000);
-    let before = resources(&host, pid);
+    let before = Resources::of(&host, pid);
     let flood = flood(&host);
     for _ in 0..5 {
         // Not by modprobe, which would remove what the agent's own port needs, too.
@@ -165,9 +193,7 @@ fn the_driver_comes_and_goes_under_flood() {
     flood.stop();
     connect(&host, &guest).transfer(300_000);
     expect_nothing_unaccounted(&flownic);
-    let after = resources(&host, pid);
-    assert_eq!(before[..2], after[..2], "file descriptors and threads");
-    assert!(after[2] < before[2] + 8192, "resident memory grew from {} to {} KiB", before[2], after[2]);
+    before.expect_no_leak(&host, pid);
 }
 
 /// Context switches and clock ticks of all threads of a process, over the window.

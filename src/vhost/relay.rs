@@ -176,9 +176,16 @@ fn words(words: &[u32]) -> Vec<u8> {
 /// A listener with one connection in its backlog, that nobody else could have made.
 fn private_pair() -> io::Result<(UnixListener, UnixStream)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("flownic-{}-{number}", std::process::id()));
-    DirBuilder::new().mode(0o700).create(&folder)?;
+    let folder = loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("flownic-{}-{number}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => break folder,
+            // Left by one that was killed, or of one with the same pid in another namespace.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+    };
     let path = folder.join("s");
     let pair = UnixListener::bind(&path).and_then(|listener| Ok((listener, UnixStream::connect(&path)?)));
     let _ = fs::remove_file(&path);
@@ -251,6 +258,15 @@ mod tests {
         front.write_all(&[region(REM_MEM_REG, 1), region(ADD_MEM_REG, 1)].concat()).unwrap();
         expect(&mut end, &region(REM_MEM_REG, 1));
         expect(&mut end, &region(ADD_MEM_REG, 1));
+    }
+
+    #[test]
+    fn folders_of_others_are_left_alone() {
+        let folder = |n| std::env::temp_dir().join(format!("flownic-{}-{n}", std::process::id()));
+        let taken: Vec<_> = (0..50).map(folder).filter(|path| fs::create_dir(path).is_ok()).collect();
+        let pair = private_pair();
+        taken.iter().for_each(|path| fs::remove_dir(path).unwrap());
+        assert!(pair.unwrap().0.accept().is_ok());
     }
 
     #[test]

@@ -18,6 +18,10 @@ mod chain;
 mod memory;
 mod rx;
 mod split;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod tx;
 
 pub use batch::{BATCH, BatchStore, Frame, FrameBatch, HEAD, Pieces, Segment};
