@@ -50,6 +50,7 @@ fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) ->
     let hits = &nic.rule_hits[cx.worker];
     let steering = nic.steering.read().expect("steering never panics");
     let stamp = steering.stamp(&nic.learned, cx.now, nic.id());
+    let traced = nic.trace.is_on();
     let mut left = frames;
     while left != 0 {
         let i = left.trailing_zeros() as usize;
@@ -80,7 +81,7 @@ fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) ->
             }
             Verdict::Drop { reason, .. } => count_drop(nic, reason),
         }
-        if nic.trace.is_on() {
+        if traced {
             let len = batch.frame(i).len();
             nic.trace.record(batch.headers(i), len, verdict);
         }

@@ -32,8 +32,8 @@ pub struct Generator {
 impl Generator {
     /// The share of queue pair `pair` of the NIC.
     pub fn new(nic: &Arc<Nic>, config: &GenConfig, pair: usize) -> Self {
-        let mut template = Template::new(config);
-        let frame = template.stamp(0);
+        let template = Template::new(config);
+        let frame = template.frame();
         let tail = frame[frame.len().min(HEAD)..].into();
         // With fewer flows than pairs, some have none to send: they would only repeat the others'.
         let stride = u32::from(nic.config.queue_pairs).min(config.flows);
@@ -78,8 +78,10 @@ impl Port for Generator {
         let n = if self.is_silent() { 0 } else { self.allowance() };
         let mut batch = FrameBatch::new(store);
         for _ in 0..n {
-            let frame = self.template.stamp(self.flow);
+            let frame = self.template.frame();
             batch.push_parts(NetHeader::default(), &frame[..frame.len().min(HEAD)], &self.tail);
+            let last = batch.len() - 1;
+            self.template.stamp_copy(batch.frame_mut(last).head_mut(), self.flow);
             self.flow += self.stride;
             if self.flow >= self.template.flows() {
                 self.flow = self.first;

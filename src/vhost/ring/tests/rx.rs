@@ -1,5 +1,5 @@
 use super::super::testing::*;
-use super::super::{BATCH, HEAD, MIN_FRAME, RingFault, RxRefused, RxRing, Segment};
+use super::super::{HEAD, MIN_FRAME, RingFault, RxRefused, RxRing, Segment};
 use crate::virtio::{HDR_F_DATA_VALID, NetHeader};
 
 const NET: NetHeader = NetHeader {
@@ -247,11 +247,11 @@ fn preparing_takes_nothing_and_survives_a_broken_ring() {
     guest.post(200);
     guest.chain(&[(NOWHERE, 100, WRITE)]);
     let mut ring = guest.rx();
-    ring.prepare(BATCH);
+    ring.prepare();
     guest.offer(9);
-    ring.prepare(BATCH + 5);
+    ring.prepare();
     guest.write_u16(guest.setup.avail + 2, 1000);
-    ring.prepare(BATCH);
+    ring.prepare();
     assert_eq!((ring.base(), guest.used_idx()), (0, 0));
 }
 
