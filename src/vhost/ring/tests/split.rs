@@ -172,7 +172,7 @@ fn each_part_is_wholly_inside_one_region_and_aligned() {
         change(&mut setup);
         (TxRing::start(guest.memory(), setup).err(), RxRing::start(guest.memory(), setup).err())
     };
-    let both = |fault: RingFault| (Some(fault.clone()), Some(fault));
+    let both = |fault: RingFault| (Some(fault), Some(fault));
     let unmapped = |part, gpa| both(RingFault::Unmapped { part, gpa });
     let misaligned = |part, gpa, align| both(RingFault::Misaligned { part, gpa, align });
     assert_eq!(start(|s| s.desc = NOWHERE), unmapped("descriptor table", NOWHERE));

@@ -184,7 +184,7 @@ const BAD: &[(&str, Bad)] = &[
         g.chain(&[(BOUNDARY - 16, 32, INDIRECT)])
     }),
     ("an unmapped table", |g, _| g.chain(&[(NOWHERE, 16, INDIRECT)])),
-    ("a table of 4 GiB", |g, _| g.chain(&[(FAR, u32::MAX & !15, INDIRECT)])),
+    ("a table of 4 GiB", |g, _| g.chain(&[(FAR, !15, INDIRECT)])),
 ];
 
 #[test]
@@ -260,7 +260,7 @@ fn nothing_is_returned_before_complete() {
     let mut guest = Guest::new(4);
     guest.send(&noise(9, 60));
     let (mut ring, mut store) = (guest.tx(), BatchStore::default());
-    drop(ring.pop(&mut store).unwrap());
+    let _ = ring.pop(&mut store).unwrap();
     assert_eq!(guest.used(), []);
     assert_eq!((ring.complete(), ring.complete()), (1, 0));
     assert_eq!(guest.used().len(), 1);
@@ -288,7 +288,6 @@ fn free_running_16_bit_indices_wrap() {
             assert_eq!(batch.frame(i).head()[58..], taken.to_le_bytes());
             taken += 1;
         }
-        drop(batch);
         ring.complete();
         assert_eq!(taken, sent);
         assert_eq!(u32::from(guest.used_idx()), (65000 + sent) % 65536);
