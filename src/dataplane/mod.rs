@@ -7,8 +7,10 @@ pub mod rx;
 pub mod tx;
 pub mod worker;
 
+use crate::nic::Notifier;
+use crate::stats::Counter;
 use crate::steer::{Tick, VerdictCache};
-use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces};
+use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces, SplitRing};
 
 /// What a worker carries through the data plane: its identity, the time, and scratch memory.
 pub struct Context {
@@ -41,5 +43,18 @@ impl Context {
             frame: vec![0; MAX_FRAME].into(),
             pieces: Pieces::default(),
         }
+    }
+}
+
+/// Sends the guest an interrupt for what was published, if it wants one; counts that it did, or did not. Once per burst.
+#[inline]
+fn signal(ring: &mut SplitRing, call: &Option<Notifier>, sent: &Counter, suppressed: &Counter) {
+    if ring.wants_signal()
+        && let Some(call) = call
+    {
+        call.fire();
+        sent.add(1);
+    } else {
+        suppressed.add(1);
     }
 }

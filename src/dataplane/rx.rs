@@ -2,11 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Context;
+use super::{Context, signal};
 use crate::nic::{Nic, RxQueue};
 use crate::offload::{self, Accepts, Plan};
 use crate::port::capture::Capture;
-use crate::stats::RxCounters;
 use crate::steer::{DropReason, Reason, Verdict};
 use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
 use crate::virtio::NetHeader;
@@ -181,7 +180,9 @@ fn deliver(
         }
     }
     q.ring.publish();
-    signal(q, c);
+    if q.ring.has_unsignalled() {
+        signal(&mut q.ring, &q.call, &c.signals, &c.signals_suppressed);
+    }
     c.bad_buffers.add(q.ring.take_bad_buffers());
     if let Some(file) = &nic.capture {
         capture(file, queue, batch, cx);
@@ -201,22 +202,6 @@ fn deliver(
         let broken = nic.rx[queue].take_broken(&mut guard);
         drop(guard);
         nic.rx_broken(queue, broken, fault);
-    }
-}
-
-/// Sends the guest an interrupt for what was published, if it wants one.
-#[inline]
-fn signal(q: &mut RxQueue, c: &RxCounters) {
-    if !q.ring.has_unsignalled() {
-        return;
-    }
-    if q.ring.wants_signal()
-        && let Some(call) = &q.call
-    {
-        call.fire();
-        c.signals.add(1);
-    } else {
-        c.signals_suppressed.add(1);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Guest to wire: frames out of a transmit ring, into the port.
 
 use super::rx::Frames;
-use super::{Context, rx};
+use super::{Context, rx, signal};
 use crate::nic::{Nic, TxQueue};
 use crate::port::{Port, PortQueue};
 use crate::steer::RecentFlows;
@@ -64,14 +64,7 @@ fn burst(
         q.ring.refuse_kicks();
         q.armed = false;
     }
-    if q.ring.wants_signal()
-        && let Some(call) = &q.call
-    {
-        call.fire();
-        c.signals.add(1);
-    } else {
-        c.signals_suppressed.add(1);
-    }
+    signal(&mut q.ring, &q.call, &c.signals, &c.signals_suppressed);
     c.drop_malformed.add(q.ring.take_malformed());
     Ok(taken)
 }

@@ -19,7 +19,7 @@ use virtio_queue::Error as VirtQueueError;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use super::dirty::DirtyLog;
-use super::ring::{Memory, RingFault, RingSetup, RxRing, TxRing};
+use super::ring::{Memory, RingFault, RingSetup, RxRing, SplitRing, TxRing};
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
 use crate::steer::RecentFlows;
 use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
@@ -227,13 +227,8 @@ impl NetVring {
             // Its addresses may be in the new table where they were not in the old one.
             return self.sync(&mut c);
         }
-        let i = self.pair();
-        let result = if self.receives() {
-            self.nic().rx[i].change(|q| q.as_mut().map_or(Ok(()), |q| q.ring.set_memory(Arc::clone(memory))))
-        } else {
-            self.nic().tx[i].change(|q| q.as_mut().map_or(Ok(()), |q| q.ring.set_memory(Arc::clone(memory))))
-        };
-        if let Err(fault) = result {
+        let result = self.change(|ring, _| ring.set_memory(Arc::clone(memory)));
+        if let Some(Err(fault)) = result {
             warn!("{} stopped, it is not in the new memory table: {fault}", self.describe());
             c.setup.base = self.stop().unwrap_or(c.setup.base);
             c.running = false;
@@ -241,24 +236,24 @@ impl NetVring {
     }
 
     fn set_logging(&self, on: bool) {
-        let i = self.pair();
-        if self.receives() {
-            self.nic().rx[i].change(|q| q.iter_mut().for_each(|q| q.ring.set_logging(on)));
-        } else {
-            self.nic().tx[i].change(|q| q.iter_mut().for_each(|q| q.ring.set_logging(on)));
-        }
+        self.change(|ring, _| ring.set_logging(on));
     }
 
     /// A running queue gets another interrupt. One signal is sent at once: one for the old eventfd may be lost.
-    fn replace_call(&self, mut call: Option<Notifier>) {
+    fn replace_call(&self, call: Option<Notifier>) {
         if let Some(call) = &call {
             call.fire();
         }
-        let i = self.pair();
+        self.change(|_, old| *old = call);
+    }
+
+    /// Changes the queue, if there is one: its ring, and its interrupt.
+    fn change<T>(&self, f: impl FnOnce(&mut SplitRing, &mut Option<Notifier>) -> T) -> Option<T> {
+        let (nic, i) = (self.nic(), self.pair());
         if self.receives() {
-            self.nic().rx[i].change(|q| q.iter_mut().for_each(|q| q.call = call.take()));
+            nic.rx[i].change(|q| q.as_mut().map(|q| f(&mut q.ring, &mut q.call)))
         } else {
-            self.nic().tx[i].change(|q| q.iter_mut().for_each(|q| q.call = call.take()));
+            nic.tx[i].change(|q| q.as_mut().map(|q| f(&mut q.ring, &mut q.call)))
         }
     }
 }

@@ -27,7 +27,7 @@ mod tx;
 pub use batch::{BATCH, BatchStore, Frame, FrameBatch, HEAD, Pieces, Segment};
 pub use memory::Memory;
 pub use rx::{RxRefused, RxRing};
-pub use split::{RingFault, RingSetup};
+pub use split::{RingFault, RingSetup, SplitRing};
 pub use tx::TxRing;
 
 /// The longest frame that a ring takes or brings: an IPv6 packet with the largest payload that needs no jumbogram

@@ -1,5 +1,6 @@
 //! Device to guest: frames into a receive ring.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::batch::{BATCH, HEAD, Segment};
@@ -40,6 +41,21 @@ pub struct RxRing {
 
 // SAFETY: the raw pointers in `pieces` are scratch, meaningful only within one call.
 unsafe impl Send for RxRing {}
+
+/// What both kinds of ring have in common.
+impl Deref for RxRing {
+    type Target = SplitRing;
+
+    fn deref(&self) -> &SplitRing {
+        &self.ring
+    }
+}
+
+impl DerefMut for RxRing {
+    fn deref_mut(&mut self) -> &mut SplitRing {
+        &mut self.ring
+    }
+}
 
 impl RxRing {
     /// Starts the ring.
@@ -244,41 +260,8 @@ impl RxRing {
         self.ring.upcoming(BATCH as u16, 2 * BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));
     }
 
-    /// Whether anything was published since the guest's wish was last looked at.
-    pub fn has_unsignalled(&self) -> bool {
-        self.ring.has_unsignalled()
-    }
-
-    /// Whether the guest wants to be signalled for what was published. Ask once per burst.
-    pub fn wants_signal(&mut self) -> bool {
-        self.ring.wants_signal()
-    }
-
     /// Buffers that were none, since the last call.
     pub fn take_bad_buffers(&mut self) -> u64 {
         std::mem::take(&mut self.bad_buffers)
-    }
-
-    /// Entries of the ring.
-    pub fn size(&self) -> u16 {
-        self.ring.size()
-    }
-
-    /// Next available entry.
-    pub fn base(&self) -> u16 {
-        self.ring.base()
-    }
-
-    /// Goes over to another memory table.
-    ///
-    /// # Errors
-    /// [`RingFault`] when the ring is not in it: it must be stopped.
-    pub fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingFault> {
-        self.ring.set_memory(memory)
-    }
-
-    /// Switches the migration log on or off.
-    pub fn set_logging(&mut self, on: bool) {
-        self.ring.set_logging(on);
     }
 }

@@ -130,8 +130,8 @@ impl Index {
     }
 }
 
-/// A started split ring.
-pub(super) struct SplitRing {
+/// A started split ring: what receive and transmit rings have in common.
+pub struct SplitRing {
     memory: Arc<Memory>,
     setup: RingSetup,
     desc: *const AtomicU64,
@@ -179,18 +179,19 @@ impl SplitRing {
     }
 
     /// Goes over to another memory table, with the same ring addresses.
-    pub(super) fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingFault> {
+    pub fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingFault> {
         (self.desc, self.avail, self.used) = locate(&memory, &self.setup)?;
         self.memory = memory;
         Ok(())
     }
 
-    pub(super) fn set_logging(&mut self, on: bool) {
+    /// Switches the migration log on or off.
+    pub fn set_logging(&mut self, on: bool) {
         self.setup.logging = on;
     }
 
     /// Next available entry: what `GET_VRING_BASE` answers. Nothing is in flight between calls.
-    pub(super) fn base(&self) -> u16 {
+    pub fn base(&self) -> u16 {
         self.next_avail.0
     }
 
@@ -242,7 +243,7 @@ impl SplitRing {
     }
 
     /// Entries.
-    pub(super) fn size(&self) -> u16 {
+    pub fn size(&self) -> u16 {
         self.setup.size
     }
 
@@ -311,13 +312,13 @@ impl SplitRing {
     }
 
     /// Whether anything was published since [`wants_signal`](Self::wants_signal) was last asked.
-    pub(super) fn has_unsignalled(&self) -> bool {
+    pub fn has_unsignalled(&self) -> bool {
         self.signalled != self.published
     }
 
     /// Whether the guest wants to be signalled for what was published since it was last asked (2.7.7, 2.7.10).
     #[inline(always)]
-    pub(super) fn wants_signal(&mut self) -> bool {
+    pub fn wants_signal(&mut self) -> bool {
         if self.signalled == self.published {
             return false;
         }
@@ -334,7 +335,7 @@ impl SplitRing {
 
     /// Asks the guest to kick for the next entry, then looks whether one came in the meantime: if it returns true,
     /// going to sleep would lose it.
-    pub(super) fn want_kicks(&mut self) -> Result<bool, RingFault> {
+    pub fn want_kicks(&mut self) -> Result<bool, RingFault> {
         if self.setup.event_idx {
             self.set_avail_event(self.next_avail.0);
         } else {
@@ -346,7 +347,7 @@ impl SplitRing {
     }
 
     /// Asks the guest not to kick.
-    pub(super) fn refuse_kicks(&mut self) {
+    pub fn refuse_kicks(&mut self) {
         if self.setup.event_idx {
             // There is no "never": an event index just behind is the farthest in front, 65535 entries away.
             self.set_avail_event(self.next_avail.0.wrapping_sub(1));

@@ -1,5 +1,6 @@
 //! Guest to device: frames out of a transmit ring.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::batch::{BATCH, BatchStore, FrameBatch, HEAD, Segment};
@@ -16,6 +17,21 @@ pub struct TxRing {
     heads: [u16; BATCH],
     taken: usize,
     malformed: u64,
+}
+
+/// What both kinds of ring have in common.
+impl Deref for TxRing {
+    type Target = SplitRing;
+
+    fn deref(&self) -> &SplitRing {
+        &self.ring
+    }
+}
+
+impl DerefMut for TxRing {
+    fn deref_mut(&mut self) -> &mut SplitRing {
+        &mut self.ring
+    }
 }
 
 impl TxRing {
@@ -83,50 +99,9 @@ impl TxRing {
         std::mem::take(&mut self.taken)
     }
 
-    /// Whether the guest wants to be signalled for what was completed. Ask once per burst.
-    pub fn wants_signal(&mut self) -> bool {
-        self.ring.wants_signal()
-    }
-
-    /// Asks the guest for kicks; true if there is already something to do.
-    ///
-    /// # Errors
-    /// As [`pop`](Self::pop).
-    pub fn want_kicks(&mut self) -> Result<bool, RingFault> {
-        self.ring.want_kicks()
-    }
-
-    /// Asks the guest not to kick.
-    pub fn refuse_kicks(&mut self) {
-        self.ring.refuse_kicks();
-    }
-
     /// Malformed chains since the last call.
     pub fn take_malformed(&mut self) -> u64 {
         std::mem::take(&mut self.malformed)
-    }
-
-    /// Entries of the ring.
-    pub fn size(&self) -> u16 {
-        self.ring.size()
-    }
-
-    /// Next available entry.
-    pub fn base(&self) -> u16 {
-        self.ring.base()
-    }
-
-    /// Goes over to another memory table.
-    ///
-    /// # Errors
-    /// [`RingFault`] when the ring is not in it: it must be stopped.
-    pub fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingFault> {
-        self.ring.set_memory(memory)
-    }
-
-    /// Switches the migration log on or off.
-    pub fn set_logging(&mut self, on: bool) {
-        self.ring.set_logging(on);
     }
 }
 
