@@ -426,11 +426,15 @@ impl Model {
             _ => {}
         }
         // The ring overlaps itself, or the guest took back what it had announced: all that can be said is this.
-        assert!(taken <= announced.max(self.setup.size));
+        assert!(usize::from(taken) <= BATCH + usize::from(self.setup.size));
+        if taken > announced {
+            // What it wrote was its own index.
+            self.announced = self.next_avail.wrapping_add(taken);
+        }
+        self.next_avail = self.next_avail.wrapping_add(taken);
         if matches!(result, Err(RxRefused::Broken(RingFault::AvailJump { .. }))) {
             assert!(nonsense || self.index_is_nonsense());
         }
-        self.next_avail = self.next_avail.wrapping_add(taken);
         self.next_used = self.next_used.wrapping_add(taken);
         let Device::Rx(ring) = &mut self.device else { unreachable!() };
         ring.take_bad_buffers();

@@ -1,7 +1,7 @@
 //! What a ring should do, said slowly: with plain reads, over the memory crate's own address translation.
 
 use flownic::vhost::dirty::DirtyLog;
-use flownic::vhost::ring::{MAX_FRAME, MIN_FRAME, RingSetup};
+use flownic::vhost::ring::{BATCH, MAX_FRAME, MIN_FRAME, RingSetup};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 pub type Mem = GuestMemoryMmap<DirtyLog>;
@@ -196,6 +196,10 @@ pub fn push(mem: &Mem, s: &RingSetup, mut next: u16, mut pending: u16, need: u64
             None if i == 0 => {
                 p.bad.push(head);
                 (next, pending) = (next.wrapping_add(1), pending - 1);
+                if p.bad.len() == BATCH {
+                    p.outcome = Outcome::NoBuffer;
+                    return p;
+                }
             }
             None => {
                 p.outcome = Outcome::NoBuffer;

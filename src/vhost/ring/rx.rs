@@ -196,11 +196,12 @@ impl RxRing {
     }
 
     /// Finds buffers with room for `need` bytes from the next entry on, without taking them. Buffers that are no
-    /// buffers are returned to the guest on the way.
+    /// buffers are returned to the guest on the way, but no more than a batch of them: a guest that goes on making such
+    /// buffers must not keep the worker here.
     fn collect(&mut self, need: u64) -> Result<(), RxRefused> {
         self.chains.clear();
         self.pieces.clear();
-        let mut room = 0;
+        let (mut room, mut bad) = (0, 0);
         while room < need {
             if room > 0 && !self.ring.setup().mergeable {
                 return Err(RxRefused::BufferTooSmall);
@@ -220,6 +221,10 @@ impl RxRing {
                     self.ring.advance(1);
                     self.ring.put_used(head, 0);
                     self.bad_buffers += 1;
+                    bad += 1;
+                    if bad == BATCH {
+                        return Err(RxRefused::NoBuffer);
+                    }
                 }
                 // The good ones before it can't serve this frame; the next frame will meet it as the first one, at
                 // the latest when they are used up.

@@ -212,6 +212,22 @@ fn a_buffer_that_is_none_is_returned_with_length_0_and_counted_and_the_next_one_
 }
 
 #[test]
+fn a_guest_that_makes_bad_buffers_without_end_does_not_keep_the_worker() {
+    let mut guest = Guest::new(128);
+    for i in 0..128 {
+        guest.write_desc(guest.setup.desc, i, (NOWHERE, 1536, WRITE, 0));
+        guest.offer(i);
+    }
+    let mut ring = guest.rx();
+    for frame in 1..=3 {
+        assert_eq!(push(&mut ring, &noise(1, 60)), Err(RxRefused::NoBuffer));
+        assert_eq!(usize::from(ring.base()), frame * BATCH);
+    }
+    ring.publish();
+    assert_eq!((guest.used().len(), ring.take_bad_buffers()), (96, 96));
+}
+
+#[test]
 fn buffers_come_back_in_order_so_a_bad_one_waits_for_the_good_ones_before_it() {
     let mut guest = Guest::new(8);
     guest.setup.mergeable = true;
