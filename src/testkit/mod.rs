@@ -11,6 +11,7 @@
 //! * [`front`]: [`Guest`], the negotiation and its builder.
 //! * [`traffic`]: frames in and out of a [`Guest`].
 //! * [`frame`]: builders and a verifier of Ethernet frames.
+//! * [`testpmd`]: DPDK's test program as another driver.
 //! * [`process`]: the `flownic` binary as a child and what it uses; [`control`]: a client of its control socket.
 //!
 //! Calls that wait take a deadline or use [`PATIENCE`]; they block on descriptors, never sleep. What a test can
@@ -26,6 +27,7 @@ pub mod memory;
 pub mod process;
 pub mod proto;
 pub mod ring;
+pub mod testpmd;
 pub mod traffic;
 mod verify;
 mod wait;
@@ -40,6 +42,7 @@ pub use control::Control;
 pub use front::Guest;
 pub use process::Flownic;
 pub use ring::{Desc, Ring, Seg};
+pub use testpmd::Testpmd;
 pub use traffic::{Layout, Received};
 
 use std::time::{Duration, Instant};
