@@ -1,5 +1,5 @@
 use super::super::testing::*;
-use super::super::{HEAD, MIN_FRAME, RingFault, RxRefused, RxRing, Segment};
+use super::super::{BATCH, HEAD, MIN_FRAME, RingFault, RxRefused, RxRing, Segment};
 use crate::virtio::{HDR_F_DATA_VALID, NetHeader};
 
 const NET: NetHeader = NetHeader {
