@@ -37,23 +37,22 @@ fn transfer(mut call: impl FnMut() -> isize) -> io::Result<Option<usize>> {
     }
 }
 
-// ---- scattered reads and writes ----
+// ---- scattered writes ----
 
-/// Buffers for [`readv`] and [`writev`] whose memory need not be Rust's own: that of a guest, above all.
+/// Buffers for [`writev`] whose memory need not be Rust's own: that of a guest, above all.
 ///
 /// Who makes one answers for the memory; who uses it needs no `unsafe`.
 #[derive(Clone, Copy)]
 pub struct RawIoVecs<'a> {
     vecs: &'a [libc::iovec],
-    memory: PhantomData<&'a mut [u8]>,
+    memory: PhantomData<&'a [u8]>,
 }
 
 impl<'a> RawIoVecs<'a> {
     /// Vouches for the buffers.
     ///
     /// # Safety
-    /// Every element must describe memory that stays mapped, readable and writable, for the whole of `'a`, and to
-    /// which no Rust reference exists meanwhile, since the kernel writes to it in [`readv`]. That others (a guest)
+    /// Every element must describe memory that stays mapped and readable for the whole of `'a`. That others (a guest)
     /// may change the memory at any time is allowed: the kernel copies bytes and trusts none.
     pub unsafe fn new(vecs: &'a [libc::iovec]) -> RawIoVecs<'a> {
         RawIoVecs { vecs, memory: PhantomData }
@@ -68,14 +67,6 @@ impl<'a> RawIoVecs<'a> {
     pub fn is_empty(self) -> bool {
         self.vecs.is_empty()
     }
-}
-
-/// `readv(2)`: reads into the buffers in order. Retries after a signal; `None` when it would block.
-pub fn readv(fd: BorrowedFd<'_>, buffers: RawIoVecs<'_>) -> io::Result<Option<usize>> {
-    let count = c_int::try_from(buffers.vecs.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the array is a live slice of `count` elements, and whoever made `buffers` has promised that each
-    // element is memory that the kernel may write to.
-    transfer(|| unsafe { libc::readv(fd.as_raw_fd(), buffers.vecs.as_ptr(), count) })
 }
 
 /// `writev(2)`: writes the buffers in order. Retries after a signal; `None` when it would block.
@@ -93,20 +84,7 @@ pub fn epoll() -> io::Result<OwnedFd> {
     owned(epoll::create(true)?)
 }
 
-/// A non-blocking eventfd with the count 0.
-pub fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointers.
-    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
-}
-
-/// Adds 1 to an eventfd, which wakes who waits for it. A count at its limit is as good as signalled: no error.
-pub fn eventfd_signal(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let one = 1u64;
-    // SAFETY: `one` is 8 readable bytes that outlive the call.
-    transfer(|| unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) }).map(drop)
-}
-
-/// Reads and zeroes the counter of a non-blocking eventfd or timerfd; `None` when it is 0.
+/// Reads and zeroes the counter of a non-blocking timerfd; `None` when it is 0.
 pub fn read_counter(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     let mut count = 0u64;
     // SAFETY: `count` is 8 writable bytes that outlive the call, and any bytes are a valid u64.
@@ -299,16 +277,6 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    #[test]
-    fn an_eventfd_counts_until_it_is_read() {
-        let fd = eventfd().unwrap();
-        assert_eq!(read_counter(fd.as_fd()).unwrap(), None);
-        eventfd_signal(fd.as_fd()).unwrap();
-        eventfd_signal(fd.as_fd()).unwrap();
-        assert_eq!(read_counter(fd.as_fd()).unwrap(), Some(2));
-        assert_eq!(read_counter(fd.as_fd()).unwrap(), None);
-    }
-
     /// Whether `fd` becomes readable within `ms` milliseconds.
     fn readable(fd: &OwnedFd, ms: i32) -> bool {
         let ep = epoll::create(true).unwrap();
@@ -353,24 +321,17 @@ mod tests {
     }
 
     #[test]
-    fn scattered_writes_and_reads_keep_the_order() {
+    fn scattered_writes_keep_the_order() {
         use std::os::unix::net::UnixDatagram;
         let (a, b) = UnixDatagram::pair().unwrap();
-        b.set_nonblocking(true).unwrap();
-        let (mut head, mut rest) = (*b"he", *b"llo");
-        let vec = |m: &mut [u8]| libc::iovec { iov_base: m.as_mut_ptr().cast(), iov_len: m.len() };
-        let vecs = [vec(&mut head), vec(&mut rest)];
-        // SAFETY: both arrays live to the end of the test and are not touched while `buffers` is in use.
+        let vec = |m: &[u8]| libc::iovec { iov_base: m.as_ptr().cast_mut().cast(), iov_len: m.len() };
+        let vecs = [vec(b"he"), vec(b"llo")];
+        // SAFETY: both pieces are static.
         let buffers = unsafe { RawIoVecs::new(&vecs) };
-        assert_eq!(readv(b.as_fd(), buffers).unwrap(), None);
         assert_eq!(writev(a.as_fd(), buffers).unwrap(), Some(5));
-        a.send(b"HELLO").unwrap();
         let mut got = [0; 8];
         assert_eq!(b.recv(&mut got).unwrap(), 5);
         assert_eq!(&got[..5], b"hello");
-        assert_eq!(readv(b.as_fd(), buffers).unwrap(), Some(5));
-        assert_eq!((&head, &rest), (b"HE", b"LLO"));
-        drop(a);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! checksums and unsegmented frames travel both ways without being touched here.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
@@ -338,16 +338,6 @@ impl TapQueue {
     /// Reads one frame into `buf`; `None` when there is none.
     pub fn read(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         retry(|| (&self.file).read(buf))
-    }
-
-    /// Reads one frame into several buffers.
-    pub fn read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
-        retry(|| (&self.file).read_vectored(bufs))
-    }
-
-    /// Reads one frame into memory that is not Rust's, above all a guest's receive buffers.
-    pub fn read_raw(&self, bufs: sys::RawIoVecs<'_>) -> io::Result<Option<usize>> {
-        sys::readv(self.file.as_fd(), bufs)
     }
 
     /// Writes one frame; `None` when the kernel cannot take it now.

@@ -354,11 +354,6 @@ impl Template {
         self.flows
     }
 
-    /// Sets the receiver's MAC address.
-    pub fn set_dst_mac(&mut self, mac: MacAddr) {
-        self.frame[..6].copy_from_slice(&mac.0);
-    }
-
     /// The frame, of the flow that it was last made one of.
     pub fn frame(&self) -> &[u8] {
         &self.frame
@@ -520,14 +515,12 @@ mod tests {
     }
 
     #[test]
-    fn mac_addresses_are_local_and_the_receiver_can_be_set() {
+    fn mac_addresses_are_local_unless_set() {
         let mut t = Template::new(&GenConfig::default());
         for mac in [&t.stamp(0)[..6].to_vec(), &t.stamp(0)[6..12].to_vec()] {
             assert_eq!(mac[0] & 3, 2);
         }
         let mac = MacAddr([2, 9, 9, 9, 9, 9]);
-        t.set_dst_mac(mac);
-        assert_eq!(t.stamp(0)[..6], mac.0);
         assert_eq!(Template::new(&config("dst-mac=02:09:09:09:09:09")).stamp(0)[..6], mac.0);
     }
 

@@ -296,8 +296,7 @@ impl FrameBatch<'_> {
         vecs.push(Segment::from_slice(header).as_iovec());
         vecs.push(Segment::from_slice(self.frame(i).head()).as_iovec());
         vecs.extend(self.tail(i).iter().map(Segment::as_iovec));
-        // SAFETY: header and head are borrowed for 'v, the segments stay mapped for the batch's lifetime, which is
-        // longer; the caller can only write them out, or read over bytes that belong to a guest or to the batch.
+        // SAFETY: header and head are borrowed for 'v; the segments stay mapped for the batch's lifetime, which is longer.
         unsafe { RawIoVecs::new(vecs) }
     }
 }
