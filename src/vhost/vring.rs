@@ -221,6 +221,17 @@ impl NetVring {
         }
     }
 
+    /// Changes what a queue keeps for as long as it runs (the worker waits on the kick): one that runs is stopped before and
+    /// started again where it was.
+    fn replace(&self, change: impl FnOnce(&mut Captured)) {
+        let mut c = self.captured();
+        let ready = std::mem::replace(&mut c.ready, false);
+        self.sync(&mut c);
+        c.ready = ready;
+        change(&mut c);
+        self.sync(&mut c);
+    }
+
     fn set_memory(&self, memory: &Arc<Memory>) {
         let mut c = self.captured();
         if !c.running {
@@ -353,15 +364,7 @@ impl VringT<GuestMemory> for NetVring {
     fn set_kick(&self, file: Option<File>) {
         let kick = file.as_ref().and_then(|f| f.try_clone().ok());
         self.inner.set_kick(file);
-        let mut c = self.captured();
-        if c.running {
-            // A ring that goes on with another kick is stopped and started again: the worker waits on the old one.
-            let ready = std::mem::replace(&mut c.ready, false);
-            self.sync(&mut c);
-            c.ready = ready;
-        }
-        c.kick = kick;
-        self.sync(&mut c);
+        self.replace(|c| c.kick = kick);
     }
 
     fn set_call(&self, file: Option<File>) {
@@ -375,9 +378,9 @@ impl VringT<GuestMemory> for NetVring {
     }
 
     fn set_err(&self, file: Option<File>) {
-        let mut c = self.captured();
-        c.err = file.as_ref().and_then(|f| f.try_clone().ok());
+        let err = file.as_ref().and_then(|f| f.try_clone().ok());
         self.inner.set_err(file);
+        self.replace(|c| c.err = err);
     }
 
     // What follows serves the crate's own workers, and there are none.
