@@ -1,0 +1,115 @@
+//! What a frame costs in a whole step of a worker, in nanoseconds per frame: out of the transmit ring, through steering,
+//! and into the receive ring, as the port has it. Everything is in the first-level cache, 16 flows, one queue pair.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use flownic::config::{DEVICE_FEATURES, NicConfig, PollMode, PortConfig};
+use flownic::dataplane::worker::{Source, Worker, WorkerHandle};
+use flownic::nic::{Nic, RxQueue, TxQueue};
+use flownic::port::template::{GenConfig, Template};
+use flownic::port::{Generator, PortQueue, Reflector};
+use flownic::steer::{FlowType, LearnConfig, Masked, Mode, NtupleSpec, SteerConfig};
+use flownic::vhost::Endpoint;
+use flownic::vhost::ring::{RxRing, TxRing};
+use guest::{BURST, Guest, Layout};
+
+mod guest;
+
+const FRAME: usize = 60;
+
+fn traffic() -> GenConfig {
+    format!("flows=16,size={FRAME}").parse().expect("a generator")
+}
+
+/// A NIC with one pair of rings, and its worker.
+struct Bed {
+    nic: Arc<Nic>,
+    worker: Worker,
+    sender: Guest,
+    receiver: Guest,
+}
+
+impl Bed {
+    fn new(port: &str, mode: Mode, rules: u32) -> Self {
+        let handle = Arc::new(WorkerHandle::new(0).expect("descriptors"));
+        let config = NicConfig {
+            name: "n0".into(),
+            endpoint: Endpoint::Listen(PathBuf::new()),
+            queue_pairs: 1,
+            port: PortConfig::Null,
+            features: DEVICE_FEATURES,
+            mtu: 1500,
+            steer: SteerConfig { queue_pairs: 1, ..SteerConfig::default() },
+            learn: LearnConfig::default(),
+            capture: None,
+        };
+        let nic = Arc::new(Nic::new(config, vec![Arc::clone(&handle)], None));
+        nic.features.store(DEVICE_FEATURES, Ordering::Relaxed);
+
+        let mut template = Template::new(&traffic());
+        let frames: Vec<Vec<u8>> = (0..16).map(|flow| template.stamp(flow).to_vec()).collect();
+        let (sender, receiver) = (Guest::sender(&frames, Layout::One), Guest::receiver(128));
+        let tx = TxRing::start(Arc::clone(&sender.memory), sender.setup).expect("a ring");
+        let rx = RxRing::start(Arc::clone(&receiver.memory), receiver.setup).expect("a ring");
+        let kick = File::open("/dev/null").expect("a file");
+        nic.tx[0].change(|q| *q = Some(TxQueue { ring: tx, call: None, err: None, kick, armed: false }));
+        nic.rx[0].change(|q| *q = Some(RxQueue { ring: rx, call: None, err: None }));
+        nic.update_targets();
+
+        let mut steering = nic.steering.write().expect("nobody panicked");
+        steering.set_mode(mode);
+        for n in 0..rules {
+            let spec = NtupleSpec {
+                dst_port: Some(Masked { value: 20_000 + n as u16, mask: 0xffff }),
+                ..NtupleSpec::new(FlowType::Udp4, 0)
+            };
+            steering.filters_mut().add_ntuple(spec).expect("room for a rule");
+        }
+        drop(steering);
+
+        let port = match port {
+            "echo" => PortQueue::Reflect(Reflector { swap_macs: true }),
+            "gen" => PortQueue::Generator(Generator::new(&nic, &traffic(), 0)),
+            _ => PortQueue::Null,
+        };
+        let sources = vec![Source::new(Arc::clone(&nic), 0, port)];
+        let worker = Worker::new(handle, sources, PollMode::Always, Instant::now()).expect("descriptors");
+        Bed { nic, worker, sender, receiver }
+    }
+}
+
+fn step(c: &mut Criterion) {
+    let mut group = c.benchmark_group("step");
+    group.throughput(Throughput::Elements(BURST.into()));
+    for port in ["null", "echo", "gen"] {
+        for (mode_name, mode) in [("automatic", Mode::Automatic), ("rss", Mode::Rss)] {
+            for rules in [0, 1000] {
+                let mut bed = Bed::new(port, mode, rules);
+                let (sends, receives) = (port != "gen", port != "null");
+                group.bench_function(BenchmarkId::new(port, format!("{mode_name},rules={rules}")), |b| {
+                    b.iter(|| {
+                        if sends {
+                            bed.sender.offer(BURST);
+                        }
+                        if receives {
+                            bed.receiver.offer(BURST);
+                        }
+                        assert!(bed.worker.step());
+                    });
+                });
+                let (tx, rx) = (bed.nic.tx_counters[0].packets.get(), bed.nic.rx_counters[0].packets.get());
+                assert_eq!((tx > 0, rx > 0), (sends, receives), "{:?}", bed.nic.stats());
+                assert!(!sends || !receives || tx == rx, "{:?}", bed.nic.stats());
+            }
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, step);
+criterion_main!(benches);
