@@ -51,7 +51,7 @@ fn receive(c: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter(|| {
                 guest.offer(buffers);
-                ring.prepare(BURST.into());
+                ring.prepare();
                 for _ in 0..BURST {
                     ring.push(black_box(NetHeader::default()), head, tail, len).expect("a buffer");
                 }

@@ -57,6 +57,13 @@ pub struct TxQueue {
     pub recent: RecentFlows,
 }
 
+impl TxQueue {
+    /// A queue that has not moved a frame yet.
+    pub fn new(ring: TxRing, call: Option<Notifier>, err: Option<Notifier>, kick: File) -> Self {
+        TxQueue { ring, call, err, kick, armed: false, recent: RecentFlows::default() }
+    }
+}
+
 /// Where a queue is while it runs.
 ///
 /// Workers take the lock once per burst. A worker that polls takes it again at once, and a mutex that is not fair would

@@ -82,13 +82,19 @@ impl<'m> Flownic<'m> {
         String::from_utf8_lossy(&log).into_owned()
     }
 
+    /// `flownic ctl`, to be run by the caller.
+    pub fn ctl_command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(build::flownic());
+        command.args(["ctl", "--json", "--control"]).arg(self.workdir.join("control")).args(arguments);
+        command
+    }
+
     /// Sends a request, in the words of `flownic ctl`; the error is what it printed.
     ///
     /// # Errors
     /// When flownic refuses or does not answer.
     pub fn try_ctl(&self, arguments: &[&str]) -> Result<Value, String> {
-        let mut command = Command::new(build::flownic());
-        command.args(["ctl", "--json", "--control"]).arg(self.workdir.join("control")).args(arguments);
+        let mut command = self.ctl_command(arguments);
         let output = command.output().map_err(|error| format!("Could not run {command:?}: {error}"))?;
         let stdout = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {

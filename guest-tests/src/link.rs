@@ -99,7 +99,8 @@ impl<'m> Link<'m> {
         }
     }
 
-    /// Runs each of the netperf tests `tests` for a second, both ways.
+    /// Runs each of the netperf tests `tests` both ways: TCP for some hundred transactions or some megabytes, UDP for a
+    /// second, since its peer would wait for what was lost.
     ///
     /// # Panics
     /// When one fails or gets nothing through.
@@ -109,8 +110,13 @@ impl<'m> Link<'m> {
             let server = traffic::netserver(to);
             for test in tests {
                 // One datagram a packet, in either family.
-                let more = if *test == "UDP_STREAM" { "-m 1432" } else { "" };
-                let figure = traffic::netperf(from, &address, test, 1, more);
+                let (length, more) = match *test {
+                    "TCP_RR" => (-300, ""),
+                    "TCP_STREAM" => (-10_000_000, ""),
+                    "UDP_STREAM" => (1, "-m 1432"),
+                    _ => (1, ""),
+                };
+                let figure = traffic::netperf(from, &address, test, length, more);
                 println!("{} -> {} {family:?} {test}: {figure:.0}", from.name(), to.name());
             }
             server.stop();

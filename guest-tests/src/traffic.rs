@@ -35,15 +35,15 @@ pub fn netserver(machine: &Machine) -> Process<'_> {
     serve(machine, "netserver -D", "tcp", 12865)
 }
 
-/// Runs a netperf test for `seconds` and gives its figure: transactions per second, or what the receiver got in
-/// Mbit/s. `more` are the test's own arguments.
+/// Runs a netperf test and gives its figure: transactions per second, or what the receiver got in Mbit/s. `length` is
+/// how long it runs: seconds or, negative, transactions or bytes. `more` are the test's own arguments.
 ///
 /// # Panics
 /// When netperf fails or nothing came through.
 #[track_caller]
-pub fn netperf(client: &Machine, address: &str, test: &str, seconds: u32, more: &str) -> f64 {
+pub fn netperf(client: &Machine, address: &str, test: &str, length: i64, more: &str) -> f64 {
     let family = if address.contains(':') { "-6" } else { "-4" };
-    let text = client.run_ok(&format!("netperf {family} -H {address} -t {test} -l {seconds} -P 0 -- {more}"));
+    let text = client.run_ok(&format!("netperf {family} -H {address} -t {test} -l {length} -P 0 -- {more}"));
     // The last line is the receiver's. Its last number is the figure, but for request/response, where it is alone.
     let figures: Vec<Vec<f64>> = text
         .lines()

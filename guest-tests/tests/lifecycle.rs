@@ -234,6 +234,39 @@ fn an_idle_flownic_sleeps() {
 }
 
 #[test]
+fn a_flownic_that_polls_carries_traffic() {
+    let host = Namespace::new("host");
+    let workdirs = [Workdir::new(), Workdir::new()];
+    let mut guest = Guest::builder("guest");
+    for workdir in &workdirs {
+        guest = guest.nic(Nic::flownic(Flownic::socket(workdir, "n0"), 2));
+    }
+    let mut always =
+        Flownic::start(&host, &workdirs[0], &["n0,queues=2,port=tap:always"], &["--poll", "always"]);
+    let mut adaptive =
+        Flownic::start(&host, &workdirs[1], &["n0,queues=2,port=tap:adaptive"], &["--poll", "adaptive"]);
+    let guest = guest.boot(&workdirs[0]);
+    let exercise = |subnet: u8, tap: &str| {
+        let link = Link::up(subnet, Interface::named(&host, tap), guest.interface(subnet.into()));
+        link.ping(1500);
+        link.netperf(Family::V4, &["TCP_RR", "TCP_STREAM", "UDP_STREAM"]);
+        link.transfer(1_000_000);
+        guest.interface(subnet.into()).down();
+        Interface::named(&host, tap).down();
+    };
+    exercise(0, "always");
+    let [_, ticks] = activity(&host, always.pid());
+    assert!(ticks > 0, "it polls when there is nothing to do, too");
+    assert_eq!(always.end(libc::SIGTERM), Done::Exited(0));
+    exercise(1, "adaptive");
+    let pid = adaptive.pid();
+    wait_for("polling to cease with the traffic", LIMIT, || match activity(&host, pid) {
+        [0, 0] => Ok(()),
+        busy => Err(format!("{busy:?}")),
+    });
+}
+
+#[test]
 fn frames_for_a_guest_without_buffers_cost_no_more_than_themselves() {
     let workdir = Workdir::new();
     let host = Namespace::new("host");

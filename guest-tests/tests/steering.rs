@@ -1,10 +1,12 @@
 //! Which receive queue a frame arrives on, as the guest sees it: the right one, and silence on the others.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use guest_tests::frame::Packet;
 use guest_tests::nic::Interface;
-use guest_tests::{Flownic, Guest, Kernel, Machine, Namespace, Nic, Workdir, wait_for};
+use guest_tests::{Flownic, Guest, Kernel, Machine, Namespace, Nic, Workdir, traffic, wait_for};
+use serde_json::{Value, json};
 
 /// Queue pairs of the card, and processors of the guest: then each transmit queue belongs to one processor.
 const QUEUES: usize = 4;
@@ -299,6 +301,102 @@ fn answers_arrive_where_the_guest_sends_from() {
     wire.expect("a learned flow again", &packet.build(), 3);
     flownic.ctl(&["learn", "n0", "off"]);
     wire.expect_rss("a learned flow with learning off", &packet);
+}
+
+/// `flownic ctl trace`, with these further arguments, until it ends; `traffic` is repeated until then, since it takes a
+/// moment to begin. Gives its records, and how often there was traffic.
+fn trace(wire: &Wire, arguments: &[&str], mut traffic: impl FnMut()) -> (Vec<Value>, u64) {
+    let mut command = wire.flownic.ctl_command(&["trace", "n0"]);
+    let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("flownic runs");
+    let mut times = 0;
+    wait_for("the trace to end", LIMIT, || {
+        traffic();
+        times += 1;
+        child.try_wait().expect("a child of ours").ok_or_else(|| format!("running after {times} times"))
+    });
+    let output = child.wait_with_output().expect("its output");
+    let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let bodies = lines.map(|line| serde_json::from_slice(line).expect("JSON"));
+    let records = bodies.filter_map(|body: Value| body.get("trace").cloned()).collect();
+    assert!(output.status.success(), "the trace ended with {}", output.status);
+    (records, times)
+}
+
+#[test]
+fn the_table_can_be_changed_and_a_trace_tells_why() {
+    let workdir = Workdir::new();
+    let host = quiet_host();
+    let flownic = Flownic::start(&host, &workdir, &["n0,queues=4,port=tap:fn0"], &[]);
+    let guest = boot(&workdir);
+    let mut wire = Wire::new(&flownic, &guest);
+    let ports = (9100..9500).step_by(50);
+    let moved = |port: u16| udp(port).rss_queue(QUEUES) != udp(port).rss_queue(2);
+    assert!(ports.clone().any(moved), "cases that can tell the tables apart");
+    flownic.ctl(&["rss", "set", "n0", "equal", "2"]);
+    for port in ports.clone() {
+        wire.expect("RSS over two queues", &udp(port).build(), udp(port).rss_queue(2));
+    }
+    flownic.ctl(&["rss", "set", "n0", "weight", "0", "0", "0", "1"]);
+    for port in ports.clone() {
+        wire.expect("RSS with all weight on the last queue", &udp(port).build(), 3);
+    }
+    flownic.ctl(&["rss", "set", "n0", "off"]);
+    let port = port_not_on(0, 9100);
+    wire.expect("RSS switched off", &udp(port).build(), 0);
+    flownic.ctl(&["rss", "set", "n0", "on", "default"]);
+    for port in ports {
+        wire.expect_rss("RSS over all queues again", &udp(port));
+    }
+
+    // One frame after the other, and what is said of it.
+    let told = |wire: &mut Wire, port: u16, queue: Option<usize>, reason: &str| {
+        let frame = udp(port).build();
+        let tap = wire.tap.clone();
+        let (records, times) =
+            trace(wire, &["--limit", "1", "--port", &port.to_string()], || tap.send(&frame, 1));
+        let record = &records[0];
+        assert_eq!(record["queue"].as_u64(), queue.map(|queue| queue as u64), "{record}");
+        assert_eq!(record["reason"], reason, "{record}");
+        assert_eq!((&record["dst_port"], &record["src_ip"]), (&json!(port), &json!("192.0.2.1")), "{record}");
+        if let Some(queue) = queue {
+            wire.received[queue] += times;
+            wire.settle(reason);
+        }
+    };
+    told(&mut wire, 9600, Some(udp(9600).rss_queue(QUEUES)), "rss");
+    wire.rule("flow-type udp4 dst-port 9601 action 2 loc 7");
+    told(&mut wire, 9601, Some(2), "filter");
+    wire.rule("flow-type udp4 dst-port 9602 action -1 loc 8");
+    told(&mut wire, 9602, None, "rule");
+    let queue = (udp(9603).rss_queue(QUEUES) + 1) % QUEUES;
+    let answer = Packet::udp("192.0.2.2:0", "192.0.2.1:0").ports(9603, 1000).build();
+    guest.interface(0).send_on(queue as u32, &answer, 1);
+    wait_for("the flow to be learned", LIMIT, || {
+        match flownic.counter("n0", &format!("/tx/{queue}/packets")) {
+            0 => Err("nothing sent yet".to_owned()),
+            _ => Ok(()),
+        }
+    });
+    told(&mut wire, 9603, Some(queue), "learned");
+
+    // A flow of the kernel's: all of it that was learned arrives where the trace says.
+    wire.tap.up(&["10.77.0.1/24"]);
+    guest.interface(0).up(&["10.77.0.2/24"]);
+    let server = traffic::netserver(&guest);
+    let run = || {
+        traffic::netperf(&host, "10.77.0.2", "TCP_RR", -200, "-P ,9301");
+    };
+    let (records, _) = trace(&wire, &["--limit", "100", "--port", "9301", "--reason", "learned"], run);
+    assert!(records.iter().all(|record| record["reason"] == "learned"), "{records:?}");
+    let queues: Vec<u64> = records.iter().filter_map(|record| record["queue"].as_u64()).collect();
+    assert_eq!(queues.len(), 100);
+    assert!(queues.iter().all(|queue| *queue < QUEUES as u64), "{queues:?}");
+    // One that a rule puts on a queue: as many frames in the guest as on the wire, and hardly any elsewhere.
+    wire.rule("flow-type tcp4 dst-port 9301 action 1 loc 9");
+    let received = guest.interface(0).received_during(run);
+    assert!(received[1] >= 200, "{received:?}");
+    assert!(received[0] + received[2] + received[3] < 100, "{received:?}");
+    server.stop();
 }
 
 #[test]

@@ -21,7 +21,6 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::dirty::DirtyLog;
 use super::ring::{Memory, RingFault, RingSetup, RxRing, SplitRing, TxRing};
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
-use crate::steer::RecentFlows;
 use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
 
 /// Guest memory as the crate holds it.
@@ -191,14 +190,7 @@ impl NetVring {
             nic.update_targets();
         } else {
             let kick = c.kick.as_ref().expect("should_run() saw it").try_clone()?;
-            let queue = TxQueue {
-                ring: TxRing::start(memory, setup)?,
-                call,
-                err,
-                kick,
-                armed: false,
-                recent: RecentFlows::default(),
-            };
+            let queue = TxQueue::new(TxRing::start(memory, setup)?, call, err, kick);
             nic.workers[i].watch(&queue.kick)?;
             nic.tx[i].change(|slot| *slot = Some(queue));
         }

@@ -154,9 +154,9 @@ impl Builder {
         ]
         .map(str::to_owned)
         .to_vec();
-        let version = self.version();
+        let (program, version) = (self.program(), self.version());
         for (index, nic) in self.nics.iter().enumerate() {
-            arguments.extend(nic.arguments(index, &self.mac(index), version));
+            arguments.extend(nic.arguments(index, &self.mac(index), &program, version));
         }
         arguments.extend(self.arguments.iter().cloned());
         arguments

@@ -1,6 +1,12 @@
 //! A guest's network card, as arguments for QEMU.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::build;
+
+/// Entries of a ring, as `flownic qemu-args` asks for them.
+const RING: u32 = 1024;
 
 /// What a card is plugged into.
 #[derive(Debug, Clone)]
@@ -19,6 +25,7 @@ pub struct Nic {
     backend: Backend,
     queues: u32,
     rings: (u32, u32),
+    mtu: u32,
     mac: Option<String>,
     properties: Vec<String>,
 }
@@ -26,7 +33,7 @@ pub struct Nic {
 impl Nic {
     /// A card with one queue pair, rings of 1024 entries, and a MAC address from its place.
     pub fn new(backend: Backend) -> Nic {
-        Nic { backend, queues: 1, rings: (1024, 1024), mac: None, properties: Vec::new() }
+        Nic { backend, queues: 1, rings: (RING, RING), mtu: 1500, mac: None, properties: Vec::new() }
     }
 
     /// A card served by flownic.
@@ -44,6 +51,11 @@ impl Nic {
         Nic { rings: (receive, transmit), ..self }
     }
 
+    /// MTU that the guest is told, where it is not 1500; for flownic only.
+    pub fn mtu(self, mtu: u32) -> Nic {
+        Nic { mtu, ..self }
+    }
+
     /// Hardware address.
     pub fn mac(self, mac: &str) -> Nic {
         Nic { mac: Some(mac.to_owned()), ..self }
@@ -59,43 +71,61 @@ impl Nic {
         self.mac.as_deref()
     }
 
-    /// Arguments for card `index` with hardware address `mac`, for QEMU's major version `version`.
-    pub(super) fn arguments(&self, index: usize, mac: &str, version: u32) -> Vec<String> {
-        let mut device = format!("virtio-net-pci,id=nic{index},netdev=net{index},mac={mac}");
-        let (mut arguments, netdev) = match &self.backend {
-            Backend::User => (Vec::new(), format!("user,id=net{index}")),
-            Backend::Datagrams(from, to) => (
-                Vec::new(),
-                format!(
-                    "dgram,id=net{index},local.type=unix,local.path={},remote.type=unix,remote.path={}",
-                    from.display(),
-                    to.display()
-                ),
-            ),
-            Backend::VhostUser(socket) => {
-                let (receive, transmit) = self.rings;
-                device += &format!(",rx_queue_size={receive},tx_queue_size={transmit}");
-                // flownic may be restarted under a running guest.
-                let again = if version >= 10 { "reconnect-ms=200" } else { "reconnect=1" };
-                let chardev = format!("socket,id=char{index},path={},{again}", socket.display());
-                let netdev = format!("vhost-user,id=net{index},chardev=char{index},queues={}", self.queues);
-                (vec!["-chardev".to_owned(), chardev], netdev)
+    /// Arguments for card `index` with hardware address `mac`, for `qemu`, whose major version is `version`.
+    #[track_caller]
+    pub(super) fn arguments(&self, index: usize, mac: &str, qemu: &Path, version: u32) -> Vec<String> {
+        let mut arguments = match &self.backend {
+            Backend::User => self.own(index, mac, &format!("user,id=net{index}")),
+            Backend::Datagrams(from, to) => {
+                let (from, to) = (from.display(), to.display());
+                let ends = format!("local.type=unix,local.path={from},remote.type=unix,remote.path={to}");
+                self.own(index, mac, &format!("dgram,id=net{index},{ends}"))
             }
+            Backend::VhostUser(socket) => self.flownics(index, mac, socket, qemu),
         };
-        if self.queues > 1 {
-            device += ",mq=on";
+        let device = arguments.last_mut().expect("the device comes last");
+        // Of a property that is there twice, QEMU takes the last.
+        for change in self.changes(version) {
+            device.push(',');
+            device.push_str(&change);
         }
-        device += &match (&self.backend, version) {
-            // Emulated, it crashes when vhost-user has started and the guest unmasks a vector: one shared interrupt.
-            (Backend::VhostUser(_), ..8) => ",vectors=0".to_owned(),
-            _ => format!(",vectors={}", 2 * self.queues + 2),
-        };
-        for property in &self.properties {
-            device += ",";
-            device += property;
-        }
-        arguments.extend(["-netdev".to_owned(), netdev, "-device".to_owned(), device]);
         arguments
+    }
+
+    /// Arguments for a network of QEMU's own.
+    fn own(&self, index: usize, mac: &str, netdev: &str) -> Vec<String> {
+        let device = format!("virtio-net-pci,netdev=net{index},mac={mac}");
+        ["-netdev", netdev, "-device", &device].map(str::to_owned).to_vec()
+    }
+
+    /// What flownic tells its users to give QEMU.
+    #[track_caller]
+    fn flownics(&self, index: usize, mac: &str, socket: &Path, qemu: &Path) -> Vec<String> {
+        let (socket, queues, mtu) = (socket.display(), self.queues, self.mtu);
+        let mut command = Command::new(build::flownic());
+        command.args(["qemu-args", "--json", "--no-memory", "--mac", mac, "--qemu"]).arg(qemu);
+        command.args(["--nic", &format!("nic{index},socket={socket},queues={queues},mtu={mtu}")]);
+        let output = command.output().unwrap_or_else(|error| panic!("Could not run {command:?}: {error}"));
+        let answer = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?} ended with {}: {answer}", output.status);
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{command:?} printed no list: {error}"))
+    }
+
+    /// Properties that differ from what the arguments have already.
+    fn changes(&self, version: u32) -> Vec<String> {
+        let mut changes = Vec::new();
+        if matches!(self.backend, Backend::VhostUser(_)) {
+            if self.rings != (RING, RING) {
+                changes.push(format!("rx_queue_size={},tx_queue_size={}", self.rings.0, self.rings.1));
+            }
+            // Emulated, it crashes when vhost-user has started and the guest unmasks a vector: one shared interrupt.
+            if version < 8 {
+                changes.push("vectors=0".to_owned());
+            }
+        }
+        changes.extend(self.properties.iter().cloned());
+        changes
     }
 }
 
@@ -104,14 +134,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flownic_card_reconnects_in_the_words_of_its_qemu() {
+    fn properties_come_last_so_that_they_count() {
         let nic = Nic::flownic("/run/n0", 4).property("mrg_rxbuf=off");
-        let old = nic.arguments(1, "52:54:00:00:00:01", 7).join(" ");
-        assert!(old.contains("-chardev socket,id=char1,path=/run/n0,reconnect=1 "), "{old}");
-        assert!(old.contains("-netdev vhost-user,id=net1,chardev=char1,queues=4 "), "{old}");
-        assert!(old.ends_with("tx_queue_size=1024,mq=on,vectors=0,mrg_rxbuf=off"), "{old}");
-        let new = nic.arguments(1, "52:54:00:00:00:01", 10).join(" ");
-        assert!(new.contains("reconnect-ms=200"), "{new}");
-        assert!(new.ends_with("mq=on,vectors=10,mrg_rxbuf=off"), "{new}");
+        assert_eq!(nic.changes(10), ["mrg_rxbuf=off"]);
+        assert_eq!(nic.changes(7), ["vectors=0", "mrg_rxbuf=off"]);
+        assert_eq!(nic.rings(256, 512).changes(10)[0], "rx_queue_size=256,tx_queue_size=512");
+        let own = Nic::new(Backend::User).property("mq=off");
+        let arguments = own.arguments(1, "52:54:00:00:00:01", Path::new("qemu"), 10);
+        assert_eq!(
+            arguments.join(" "),
+            "-netdev user,id=net1 -device virtio-net-pci,netdev=net1,mac=52:54:00:00:00:01,mq=off"
+        );
     }
 }
