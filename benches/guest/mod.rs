@@ -9,11 +9,11 @@ use flownic::vhost::ring::{Memory, RingSetup};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 /// Entries of the ring: what it and its buffers take stays in the first-level cache.
-pub const SIZE: u16 = 64;
+pub(crate) const SIZE: u16 = 64;
 /// Frames in a burst.
-pub const BURST: u16 = 32;
+pub(crate) const BURST: u16 = 32;
 /// Bytes of the virtio-net header.
-pub const HEADER: usize = 12;
+pub(crate) const HEADER: usize = 12;
 const WRITE: u16 = 2;
 const NEXT: u16 = 1;
 const INDIRECT: u16 = 4;
@@ -21,7 +21,7 @@ const INDIRECT: u16 = 4;
 /// How a frame lies in descriptors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // each bench has its own
-pub enum Layout {
+pub(crate) enum Layout {
     /// Header and frame in one.
     One,
     /// The header in one, the frame in another one.
@@ -31,19 +31,19 @@ pub enum Layout {
 }
 
 /// A guest with one ring.
-pub struct Guest {
+pub(crate) struct Guest {
     mem: GuestMemoryMmap<DirtyLog>,
     /// What the ring is started with.
-    pub setup: RingSetup,
+    pub(crate) setup: RingSetup,
     /// All of its memory.
-    pub memory: Arc<Memory>,
+    pub(crate) memory: Arc<Memory>,
     idx: u16,
 }
 
 impl Guest {
     /// A transmit ring whose entries carry `frames` over and over.
     #[allow(dead_code)]
-    pub fn sender(frames: &[Vec<u8>], layout: Layout) -> Self {
+    pub(crate) fn sender(frames: &[Vec<u8>], layout: Layout) -> Self {
         let guest = Guest::new();
         let room = (HEADER + frames[0].len()).next_multiple_of(64) as u64 + 64;
         for i in 0..SIZE {
@@ -76,7 +76,7 @@ impl Guest {
     }
 
     /// A receive ring with mergeable buffers of this size.
-    pub fn receiver(buffer: u32) -> Self {
+    pub(crate) fn receiver(buffer: u32) -> Self {
         let mut guest = Guest::new();
         guest.setup.mergeable = true;
         let room = u64::from(buffer).next_multiple_of(64) + 64;
@@ -118,7 +118,7 @@ impl Guest {
     }
 
     /// Makes `n` more entries available.
-    pub fn offer(&mut self, n: u16) {
+    pub(crate) fn offer(&mut self, n: u16) {
         self.idx = self.idx.wrapping_add(n);
         let at = GuestAddress(self.setup.avail + 2);
         self.mem.store(self.idx.to_le(), at, Ordering::Release).expect("guest memory");
