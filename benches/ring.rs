@@ -26,7 +26,7 @@ fn transmit(c: &mut Criterion) {
             b.iter(|| {
                 guest.offer(BURST);
                 black_box(ring.pop(&mut store).expect("a good ring").len());
-                assert_eq!(ring.complete(), BURST.into());
+                assert_eq!(ring.complete(), usize::from(BURST));
                 black_box(ring.wants_signal())
             });
         });
