@@ -145,7 +145,7 @@ fn frames_of_several_segments_pass_whole() {
 }
 
 /// Flows of the generator: source ports from 10000.
-const FLOWS: u16 = 64;
+const FLOWS: u16 = 32;
 
 /// The queue of a generated flow by the RSS table as it is at first: queues in turn.
 fn rss_queue(flow: u16) -> usize {
@@ -222,24 +222,21 @@ fn flows_arrive_where_table_and_rules_say_and_nowhere_else() {
     assert_eq!(each(&source.flownic, "rx", "by_rss"), all);
 
     // Each flow by itself: rules drop the others.
-    let rule = |flow: u16, action: &str| {
-        let words =
-            format!("flows add n0 flow-type udp4 src-port {} action {action} loc {flow}", 10_000 + flow);
-        words.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    let port = |flow: u16| 10_000 + flow;
+    let drop = |source: &Source, flow: u16| {
+        let rule = json!({ "flow_type": "udp4", "src_port": port(flow), "action": -1, "loc": flow });
+        source.flownic.ask(json!({ "command": "flows_add", "nic": "n0", "rule": rule }));
     };
-    let add = |source: &Source, flow, action: &str| {
-        let words = rule(flow, action);
-        source.flownic.ctl(&words.iter().map(String::as_str).collect::<Vec<_>>());
-    };
-    (0..FLOWS).for_each(|flow| add(&source, flow, "-1"));
+    (0..FLOWS).for_each(|flow| drop(&source, flow));
     for queue in 0..QUEUES {
         let flow = queues.iter().rposition(|&q| q == queue).expect("every queue has one") as u16;
-        source.flownic.ctl(&["flows", "del", "n0", &flow.to_string()]);
+        let (other, loc) = ((queue + 1) % QUEUES, flow.to_string());
+        source.flownic.ctl(&["flows", "del", "n0", &loc]);
         source.expect_only(queue, &format!("flow {flow} by RSS"));
-        let other = (queue + 1) % QUEUES;
-        add(&source, flow, &other.to_string());
+        let rule = format!("flow-type udp4 src-port {} action {other} loc {loc}", port(flow));
+        source.flownic.ctl(&[&["flows", "add", "n0"], &rule.split(' ').collect::<Vec<_>>()[..]].concat());
         source.expect_only(other, &format!("flow {flow} by its rule"));
-        add(&source, flow, "-1");
+        drop(&source, flow);
     }
     check_nothing_wrong(&source.flownic, &mut source.testpmd);
     source.testpmd.quit();

@@ -1,0 +1,247 @@
+//! flownic beside DPDK's own vhost back end: the same client (DPDK's virtio-user port), the same two CPUs, in turns.
+//!
+//! `scripts/bench` prepares and runs it. Frames have 60 bytes, one queue pair is used, and flownic has RSS on and 1000
+//! rules that match none of the frames. The back end polls on one CPU, the client on another.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use flownic::testkit::process::TempDir;
+use flownic::testkit::testpmd::{Options, number};
+use flownic::testkit::{Flownic, Testpmd};
+use serde_json::json;
+
+const FLOWNIC: &str = env!("CARGO_BIN_EXE_flownic");
+const BACK_END_CPU: usize = 0;
+const CLIENT_CPU: usize = 1;
+const RULES: u16 = 1000;
+/// Time between the start of traffic and the measurement.
+const WARM_UP: Duration = Duration::from_millis(300);
+const USAGE: &str = "Usage: beside_dpdk [--runs N] [--seconds S]
+
+  --runs N      runs of each case and back end, in turns, 1 to 100 (7)
+  --seconds S   how long each measures, 0.1 to 60 (1)";
+
+/// A way of traffic, and who does what in it.
+struct Case {
+    title: &'static str,
+    /// Forwarding mode and start of DPDK as the back end.
+    dpdk: (&'static str, &'static str),
+    /// Port of flownic.
+    port: &'static str,
+    /// Forwarding mode and start of the client.
+    client: (&'static str, &'static str),
+    /// What the client counts.
+    rate: &'static str,
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        title: "guest to sink",
+        dpdk: ("rxonly", ""),
+        port: "null",
+        client: ("txonly", ""),
+        rate: "Tx-pps",
+    },
+    Case {
+        title: "source to guest",
+        dpdk: ("txonly", ""),
+        port: "gen:flows=16;size=60",
+        client: ("rxonly", ""),
+        rate: "Rx-pps",
+    },
+    // Four bursts of 32 go round and round.
+    Case {
+        title: "echo, 128 in flight",
+        dpdk: ("macswap", ""),
+        port: "echo",
+        client: ("macswap", "tx_first 4"),
+        rate: "Rx-pps",
+    },
+];
+
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    runs: usize,
+    time: Duration,
+}
+
+impl Settings {
+    fn parse(args: impl Iterator<Item = String>) -> Result<Settings, String> {
+        let mut settings = Settings { runs: 7, time: Duration::from_secs(1) };
+        // Cargo adds --bench.
+        let mut args = args.filter(|a| a != "--bench");
+        while let Some(arg) = args.next() {
+            let value = args.next().unwrap_or_default();
+            match arg.as_str() {
+                "--runs" => {
+                    let runs = value.parse().ok().filter(|n| (1..=100).contains(n));
+                    settings.runs = runs.ok_or(format!("--runs takes 1 to 100, not '{value}'"))?;
+                }
+                "--seconds" => {
+                    let seconds = value.parse().ok().filter(|s| (0.1..=60.0).contains(s));
+                    let seconds = seconds.ok_or(format!("--seconds takes 0.1 to 60, not '{value}'"))?;
+                    settings.time = Duration::from_secs_f64(seconds);
+                }
+                _ => return Err(USAGE.to_owned()),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// What a run has seen.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// Million frames a second.
+    rate: f64,
+    /// Share of the two CPUs that went to other processes, and to other machines.
+    foreign: f64,
+}
+
+/// Starts the client, lets traffic flow, and measures.
+fn measure(case: &Case, socket: &std::path::Path, back_end: u32, time: Duration) -> Run {
+    let client = Options::driver(socket, 1).hugepages().on_cpu(CLIENT_CPU);
+    let mut client = client.args(&["--txonly-multi-flow"]).start();
+    client.command("set txpkts 60");
+    client.forward(case.client.0, case.client.1);
+    std::thread::sleep(WARM_UP);
+    // Rates are those since the last look.
+    client.command("show port stats 0");
+    let pids = [client.pid(), back_end];
+    let (begun, busy, own) = (Instant::now(), busy(), cpu_time(&pids));
+    std::thread::sleep(time);
+    let said = client.command("show port stats 0");
+    let elapsed = begun.elapsed().as_secs_f64();
+    let foreign = (self::busy() - busy) - (cpu_time(&pids) - own);
+    let rate = number(&said, case.rate).unwrap_or_else(|| panic!("no {} in {said}", case.rate));
+    assert!(rate > 0, "{}: nothing moves: {said}", case.title);
+    client.quit();
+    Run { rate: rate as f64 / 1e6, foreign: (foreign / elapsed / 2.0).max(0.0) }
+}
+
+fn run_dpdk(case: &Case, time: Duration) -> Run {
+    let dir = TempDir::new();
+    let socket = dir.path().join("n0");
+    let options = Options::back_end(&socket, 1).on_cpu(BACK_END_CPU).args(&["--txonly-multi-flow"]);
+    let mut back_end: Testpmd = options.start();
+    back_end.command("set txpkts 60");
+    back_end.forward(case.dpdk.0, case.dpdk.1);
+    let run = measure(case, &socket, back_end.pid(), time);
+    back_end.quit();
+    run
+}
+
+fn run_flownic(case: &Case, time: Duration) -> Run {
+    let nic = format!("n0,socket=@/n0,port={}", case.port);
+    let cpu = BACK_END_CPU.to_string();
+    let mut flownic = Flownic::serve(FLOWNIC, &["--nic", &nic, "--poll", "always", "--cpus", &cpu]);
+    let mut control = flownic.control();
+    for n in 0..RULES {
+        let rule = json!({ "flow_type": "udp4", "src_port": 50_000 + n, "dst_port": 50_000, "action": 0 });
+        let request = json!({ "command": "flows_add", "nic": "n0", "rule": rule });
+        control.call(&request).unwrap_or_else(|e| panic!("{request}: {e}"));
+    }
+    let run = measure(case, &flownic.path("n0"), flownic.pid(), time);
+    assert!(flownic.terminate().success(), "flownic ends well");
+    run
+}
+
+/// Seconds that the two CPUs have been busy, or taken away, since boot.
+fn busy() -> f64 {
+    let text = fs::read_to_string("/proc/stat").expect("/proc/stat is there");
+    let cpus = [BACK_END_CPU, CLIENT_CPU].map(|cpu| format!("cpu{cpu} "));
+    let lines = text.lines().filter(|l| cpus.iter().any(|c| l.starts_with(c)));
+    // User, nice, system; not idle and iowait; irq, softirq, steal.
+    let times = lines.flat_map(|l| l.split_whitespace().skip(1).take(8).enumerate());
+    times.filter(|(n, _)| !(3..=4).contains(n)).filter_map(|(_, t)| t.parse::<f64>().ok()).sum::<f64>()
+        / 100.0
+}
+
+/// Seconds of processor time that processes have taken.
+fn cpu_time(pids: &[u32]) -> f64 {
+    let of = |pid: &u32| {
+        let usage = flownic::testkit::process::usage(*pid).expect("a running process");
+        usage.cpu.as_secs_f64()
+    };
+    pids.iter().map(of).sum()
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> (f64, f64, f64) {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let median =
+        if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+    (median, values[0], values[values.len() - 1])
+}
+
+fn cell(values: impl IntoIterator<Item = f64>) -> String {
+    let (median, low, high) = median(values);
+    format!("{median:.2} ({low:.2} to {high:.2})")
+}
+
+fn about_machine() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split_once(": "));
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("unknown");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}, {cpus} CPUs, load {load}", model.map_or("Unknown CPU", |(_, name)| name))
+}
+
+fn main() {
+    let settings = match Settings::parse(std::env::args().skip(1)) {
+        Ok(settings) => settings,
+        Err(message) => {
+            eprintln!("{message}");
+            std::process::exit(2);
+        }
+    };
+    let before = about_machine();
+    let mut runs: Vec<(Vec<Run>, Vec<Run>)> = CASES.iter().map(|_| Default::default()).collect();
+    for n in 0..settings.runs {
+        for (case, (dpdk, flownic)) in CASES.iter().zip(&mut runs) {
+            // Who goes first takes turns, too.
+            if n % 2 == 0 {
+                dpdk.push(run_dpdk(case, settings.time));
+            }
+            flownic.push(run_flownic(case, settings.time));
+            if n % 2 == 1 {
+                dpdk.push(run_dpdk(case, settings.time));
+            }
+            let (d, f) = (dpdk[n], flownic[n]);
+            eprintln!(
+                "run {} of {}, {}: DPDK {:.2}, flownic {:.2}",
+                n + 1,
+                settings.runs,
+                case.title,
+                d.rate,
+                f.rate
+            );
+        }
+    }
+    println!(
+        "Million frames of 60 bytes a second, one queue; median of {} runs in turns (least to most)\n",
+        settings.runs
+    );
+    println!("{:<20} {:>24} {:>24} {:>24}", "", "DPDK vhost", "flownic", "flownic / DPDK");
+    for (case, (dpdk, flownic)) in CASES.iter().zip(&runs) {
+        let ratios = dpdk.iter().zip(flownic).map(|(d, f)| f.rate / d.rate);
+        println!(
+            "{:<20} {:>24} {:>24} {:>24}",
+            case.title,
+            cell(dpdk.iter().map(|r| r.rate)),
+            cell(flownic.iter().map(|r| r.rate)),
+            cell(ratios)
+        );
+    }
+    let all = || runs.iter().flat_map(|(d, f)| d.iter().chain(f));
+    let (foreign, _, most) = median(all().map(|r| r.foreign * 100.0));
+    println!("\nBefore: {before}");
+    println!("After:  {}", about_machine());
+    println!("Others took {foreign:.0} % of the two CPUs (median; {most:.0} % in the worst run).");
+    if foreign > 5.0 {
+        println!("That is too much to trust the figures; the ratio suffers least.");
+    }
+}
