@@ -3,9 +3,10 @@
 //! A frame goes from the sender's transmit buffers into the receiver's receive buffers in one copy, made by the sender's
 //! worker.
 //!
-//! The switch learns which member a source address was last seen at. Its table is bounded; when it is full,
-//! unknown addresses are flooded, as a switch does. A moved address overwrites its entry; an entry never ages, since members
-//! come and go only with the process.
+//! The switch learns which member a source address was last seen at. Each member has its share of the table, which it cannot
+//! exceed; addresses that found no room are flooded, as a switch does. So a guest that makes up addresses fills its own share, and
+//! the others' frames stay theirs. A moved address overwrites its entry; an entry never ages, since members come and go
+//! only with the process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, RwLock, Weak};
@@ -16,7 +17,7 @@ use crate::nic::Nic;
 use crate::vhost::ring::{BatchStore, FrameBatch};
 use crate::virtio::MacAddr;
 
-/// Addresses that a switch remembers.
+/// Addresses that a switch remembers, all members' together.
 const ADDRESSES: usize = 16384;
 /// NICs on a switch.
 pub const MAX_MEMBERS: usize = 32;
@@ -25,7 +26,29 @@ pub const MAX_MEMBERS: usize = 32;
 #[derive(Default)]
 pub struct Switch {
     members: OnceLock<Vec<Weak<Nic>>>,
-    addresses: RwLock<HashMap<MacAddr, u8>>,
+    addresses: RwLock<Addresses>,
+}
+
+/// Where addresses were last seen.
+#[derive(Default)]
+struct Addresses {
+    members: HashMap<MacAddr, u8>,
+    /// How many each member has.
+    counts: [usize; MAX_MEMBERS],
+}
+
+impl Addresses {
+    /// `address` was seen at `from`, which may have at most `share` of them.
+    fn learn(&mut self, address: MacAddr, from: usize, share: usize) {
+        if self.counts[from] >= share {
+            return;
+        }
+        let before = self.members.insert(address, from as u8);
+        self.counts[from] += 1;
+        if let Some(before) = before {
+            self.counts[usize::from(before)] -= 1;
+        }
+    }
 }
 
 impl Switch {
@@ -47,8 +70,8 @@ impl Switch {
         let addresses = self.addresses.read().expect("no panic with the table in hand");
         for i in 0..batch.len() {
             let h = batch.headers(i);
-            news |= !h.src.is_group() && addresses.get(&h.src) != Some(&(from as u8));
-            match addresses.get(&h.dst) {
+            news |= !h.src.is_group() && addresses.members.get(&h.src) != Some(&(from as u8));
+            match addresses.members.get(&h.dst) {
                 Some(&member) if !h.dst.is_group() => to[usize::from(member)] |= 1 << i,
                 _ => to[..count].iter_mut().for_each(|frames| *frames |= 1 << i),
             }
@@ -63,11 +86,12 @@ impl Switch {
 
     #[cold]
     fn learn(&self, from: usize, batch: &FrameBatch<'_>) {
+        let share = ADDRESSES / self.members().len().max(1);
         let mut addresses = self.addresses.write().expect("no panic with the table in hand");
         for i in 0..batch.len() {
             let src = batch.headers(i).src;
-            if !src.is_group() && (addresses.len() < ADDRESSES || addresses.contains_key(&src)) {
-                addresses.insert(src, from as u8);
+            if !src.is_group() {
+                addresses.learn(src, from, share);
             }
         }
     }
@@ -114,5 +138,35 @@ impl Port for LinkPort {
             }
         }
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mac(n: u16) -> MacAddr {
+        let [a, b] = n.to_be_bytes();
+        MacAddr([2, 0, 0, 0, a, b])
+    }
+
+    #[test]
+    fn a_member_that_makes_up_addresses_leaves_room_for_the_others() {
+        let mut table = Addresses::default();
+        for n in 0..1000 {
+            table.learn(mac(n), 0, 100);
+            table.learn(mac(n % 100), 0, 100);
+        }
+        assert_eq!((table.members.len(), table.counts[0]), (100, 100));
+        (2000..2100).for_each(|n| table.learn(mac(n), 1, 100));
+        assert!((2000..2100).all(|n| table.members.get(&mac(n)) == Some(&1)));
+        // Those that move to another member make room.
+        (2000..2010).for_each(|n| table.learn(mac(n), 2, 100));
+        assert_eq!(table.counts[..3], [100, 90, 10]);
+        table.learn(mac(3000), 1, 100);
+        assert_eq!(table.members.get(&mac(3000)), Some(&1));
+        // A member with a full share takes no address over.
+        table.learn(mac(2000), 0, 100);
+        assert_eq!((table.members.get(&mac(2000)), table.counts[0]), (Some(&2), 100));
     }
 }

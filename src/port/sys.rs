@@ -84,6 +84,22 @@ pub fn epoll() -> io::Result<OwnedFd> {
     owned(epoll::create(true)?)
 }
 
+/// Makes an eventfd that somebody else made one that can't keep us waiting: non-blocking.
+///
+/// # Errors
+/// `InvalidInput` if it is something else (a pipe, a file), as far as `/proc` is there to tell: writing to such a thing,
+/// or waiting for it, may take for ever.
+pub fn adopt_eventfd(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    if kind.is_ok_and(|kind| kind.as_os_str() != "anon_inode:[eventfd]") {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no eventfd"));
+    }
+    // SAFETY: takes no pointers.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
 /// Reads and zeroes the counter of a non-blocking timerfd; `None` when it is 0.
 pub fn read_counter(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     let mut count = 0u64;
@@ -276,6 +292,18 @@ pub fn set_interface_up(socket: BorrowedFd<'_>, name: &str, up: bool) -> io::Res
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn an_eventfd_of_somebody_else_is_made_to_keep_nobody_waiting() {
+        // SAFETY: takes no pointers.
+        let fd = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }).unwrap();
+        adopt_eventfd(fd.as_fd()).unwrap();
+        assert_eq!(read_counter(fd.as_fd()).unwrap(), None);
+        let (reader, writer) = io::pipe().unwrap();
+        for other in [reader.as_fd(), writer.as_fd(), epoll().unwrap().as_fd()] {
+            assert_eq!(adopt_eventfd(other).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
 
     /// Whether `fd` becomes readable within `ms` milliseconds.
     fn readable(fd: &OwnedFd, ms: i32) -> bool {

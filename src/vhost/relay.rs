@@ -20,6 +20,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crate::port::sys_socket::{forward, poll_readable, receive, send};
 use crate::virtio::F_PROTOCOL_FEATURES;
@@ -29,6 +30,10 @@ use regions::Regions;
 const HEADER: usize = 12;
 /// More than any message has; the crate refuses it, too.
 const MAX_PAYLOAD: usize = 4096;
+/// More descriptors than any message has: one for each memory region.
+const MAX_FDS: usize = 64;
+/// How long a front end may leave answers lying: then it is gone, as far as we are concerned.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// More rings than any NIC has.
 const MAX_RINGS: u32 = 256;
 
@@ -45,7 +50,12 @@ const NEED_REPLY: u32 = 1 << 3;
 
 /// Starts the relay for `outer`; the listener has its connection waiting.
 pub(super) fn start(outer: UnixStream) -> io::Result<UnixListener> {
+    start_with(outer, PATIENCE)
+}
+
+fn start_with(outer: UnixStream, patience: Duration) -> io::Result<UnixListener> {
     let (listener, inner) = private_pair()?;
+    outer.set_write_timeout(Some(patience))?;
     thread::Builder::new().name("vhost-relay".into()).spawn(move || {
         // Whatever ended it ends both connections.
         let _ = run(&outer, &inner);
@@ -108,6 +118,10 @@ impl Message {
         let (n, mut fds) = receive(from, &mut room[..wanted])?;
         self.bytes.extend_from_slice(&room[..n]);
         self.fds.append(&mut fds);
+        // Every piece of a message can bring some, and all NICs share what this process may have open.
+        if self.fds.len() > MAX_FDS {
+            return Err(io::Error::other("a message with too many descriptors"));
+        }
         Ok(n > 0)
     }
 }
@@ -258,6 +272,29 @@ mod tests {
         front.write_all(&[region(REM_MEM_REG, 1), region(ADD_MEM_REG, 1)].concat()).unwrap();
         expect(&mut end, &region(REM_MEM_REG, 1));
         expect(&mut end, &region(ADD_MEM_REG, 1));
+    }
+
+    #[test]
+    fn a_front_end_that_never_reads_its_answers_loses_its_connection() {
+        let (_front, outer) = UnixStream::pair().unwrap();
+        let (mut end, _) = start_with(outer, Duration::from_millis(1)).unwrap().accept().unwrap();
+        while end.write_all(&message(1, REPLY, &[0, 0])).is_ok() {}
+    }
+
+    #[test]
+    fn a_message_has_so_many_descriptors_and_no_more() {
+        let (front, mut end) = connected();
+        let wanted = message(5, 0, &[0; 100]);
+        let fds: Vec<OwnedFd> = (0..32).map(|_| UnixStream::pair().unwrap().0.into()).collect();
+        send(&front, &wanted[..20], &fds).unwrap();
+        send(&front, &wanted[20..30], &fds).unwrap();
+        send(&front, &wanted[30..], &[]).unwrap();
+        let (n, got) = receive(&end, &mut [0; 1000]).unwrap();
+        assert_eq!((n, got.len()), (wanted.len(), 64));
+        send(&front, &wanted[..20], &fds).unwrap();
+        send(&front, &wanted[20..30], &fds).unwrap();
+        send(&front, &wanted[30..31], &fds[..1]).unwrap();
+        assert_eq!(end.read(&mut [0; 1]).unwrap(), 0);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -21,6 +22,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::dirty::DirtyLog;
 use super::ring::{Memory, RingFault, RingSetup, RxRing, SplitRing, TxRing};
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
+use crate::port::sys::adopt_eventfd;
 use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
 
 /// Guest memory as the crate holds it.
@@ -143,6 +145,18 @@ impl NetVring {
     fn describe(&self) -> String {
         let direction = if self.receives() { "receive" } else { "transmit" };
         format!("{}: {direction} queue {}", self.nic().name(), self.pair())
+    }
+
+    /// An eventfd of the front end for our own use; none if it is something else, on which a worker might wait.
+    fn adopt(&self, file: Option<&File>) -> Option<File> {
+        let file = file?;
+        match adopt_eventfd(file.as_fd()).and_then(|()| file.try_clone()) {
+            Ok(file) => Some(file),
+            Err(e) => {
+                warn!("{}: a descriptor for kicks or signals can't be used: {e}", self.describe());
+                None
+            }
+        }
     }
 
     /// Starts or stops the queue, as what was captured demands.
@@ -354,14 +368,14 @@ impl VringT<GuestMemory> for NetVring {
     }
 
     fn set_kick(&self, file: Option<File>) {
-        let kick = file.as_ref().and_then(|f| f.try_clone().ok());
+        let kick = self.adopt(file.as_ref());
         self.inner.set_kick(file);
         self.replace(|c| c.kick = kick);
     }
 
     fn set_call(&self, file: Option<File>) {
         let mut c = self.captured();
-        c.call = file.as_ref().and_then(|f| f.try_clone().ok());
+        c.call = self.adopt(file.as_ref());
         self.inner.set_call(file);
         if c.running {
             let call = c.call.as_ref().and_then(|f| f.try_clone().ok()).map(Notifier);
@@ -370,7 +384,7 @@ impl VringT<GuestMemory> for NetVring {
     }
 
     fn set_err(&self, file: Option<File>) {
-        let err = file.as_ref().and_then(|f| f.try_clone().ok());
+        let err = self.adopt(file.as_ref());
         self.inner.set_err(file);
         self.replace(|c| c.err = err);
     }

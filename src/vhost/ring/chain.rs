@@ -2,10 +2,15 @@
 
 use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_SIZE, Desc, SplitRing};
 
+/// The longest chain that is walked: what QEMU and Linux take, too. In a ring of 32768 entries a chain could be so long
+/// that walking a burst of them would keep the worker's other queues waiting for seconds.
+const MAX_DESCRIPTORS: u16 = 1024;
+
 /// What is wrong with a chain. The chain is returned to the guest and counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BadChain {
-    /// More descriptors than the ring has entries: a loop, or an indirect table that is too long (2.7.5.3.1).
+    /// More descriptors than the ring has entries, or than [`MAX_DESCRIPTORS`]: a loop, or an indirect table that is too
+    /// long (2.7.5.3.1).
     TooLong,
     /// A descriptor number outside of its table.
     BadNext,
@@ -28,7 +33,7 @@ pub(super) fn walk(
     first: Desc,
     mut each: impl FnMut(Desc) -> Result<(), BadChain>,
 ) -> Result<(), BadChain> {
-    let mut budget = ring.setup().size;
+    let mut budget = ring.setup().size.min(MAX_DESCRIPTORS);
     let mut desc = first;
     loop {
         budget = budget.checked_sub(1).ok_or(BadChain::TooLong)?;

@@ -10,6 +10,10 @@ use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, 
 use super::{MIN_FRAME, copy_head, prefetch_for_write};
 use crate::virtio::NetHeader;
 
+/// Descriptors that are walked for one burst, about: many times what honest buffers need. A guest whose buffers are
+/// dust, or none at all and posted as fast as they are returned, must not keep the worker from its other queues.
+const MAX_WALKED: u32 = 16384;
+
 /// Why a frame did not get into the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RxRefused {
@@ -35,6 +39,8 @@ pub struct RxRing {
     pieces: Vec<Piece>,
     chains: Vec<(u16, u64)>,
     bad_buffers: u64,
+    /// Descriptors that were walked since the last [`publish`](Self::publish).
+    walked: u32,
     /// Buffers from the next one on that are on their way into the cache.
     fetched: u16,
 }
@@ -71,6 +77,7 @@ impl RxRing {
             pieces: Vec::with_capacity(64),
             chains: Vec::with_capacity(64),
             bad_buffers: 0,
+            walked: 0,
             fetched: 0,
         })
     }
@@ -126,7 +133,8 @@ impl RxRing {
         {
             let (low, high) = NetHeader { num_buffers: 1, ..net }.to_words();
             // SAFETY: `need` bytes from p, 24 at the least, are mapped; head and segments are readable for their lengths, which add up
-            // to `len` (asserted above in debug builds, and checked by every way a batch is built).
+            // to `len` (asserted above in debug builds, and checked by every way a batch is built). The head is ours; a segment
+            // may be the same guest's memory as the buffer, and overlap it.
             unsafe {
                 p.cast::<u64>().write_unaligned(low.to_le());
                 // A legacy header ends 2 bytes earlier; the frame overwrites them.
@@ -135,7 +143,7 @@ impl RxRing {
                 copy_head(head.as_ptr(), to, head.len());
                 to = to.add(head.len());
                 for s in tail {
-                    std::ptr::copy_nonoverlapping(s.ptr(), to, s.len());
+                    std::ptr::copy(s.ptr(), to, s.len());
                     to = to.add(s.len());
                 }
             }
@@ -172,9 +180,10 @@ impl RxRing {
                     piece = Piece { ..*p };
                 }
                 let n = (part.len() - done).min(piece.len as usize);
-                // SAFETY: the part is readable for its length, the piece mapped for its own; n is within both.
+                // SAFETY: the part is readable for its length, the piece mapped for its own; n is within both. They may
+                // overlap if both are the same guest's.
                 unsafe {
-                    std::ptr::copy_nonoverlapping(part.ptr().add(done), piece.host, n);
+                    std::ptr::copy(part.ptr().add(done), piece.host, n);
                     piece.host = piece.host.add(n);
                 }
                 if self.ring.setup().logging {
@@ -206,6 +215,9 @@ impl RxRing {
             if room > 0 && !self.ring.setup().mergeable {
                 return Err(RxRefused::BufferTooSmall);
             }
+            if self.walked >= MAX_WALKED {
+                return Err(RxRefused::NoBuffer);
+            }
             let i = self.chains.len() as u16;
             if self.ring.available(i + 1).map_err(RxRefused::Broken)? <= i {
                 return Err(RxRefused::NoBuffer);
@@ -236,10 +248,12 @@ impl RxRing {
 
     /// Adds the chain's pieces; returns its bytes.
     fn chain_room(&mut self, first: Desc) -> Result<u64, BadChain> {
-        let (ring, pieces) = (&self.ring, &mut self.pieces);
+        let (ring, pieces, walked) = (&self.ring, &mut self.pieces, &mut self.walked);
         let mark = pieces.len();
         let mut bytes = 0u64;
+        *walked += 1; // one at least, also if there is none
         let result = chain::walk(ring, first, |desc| {
+            *walked += 1;
             if desc.flags & DESC_F_WRITE == 0 {
                 return Err(BadChain::WrongDirection);
             }
@@ -260,6 +274,7 @@ impl RxRing {
     /// Makes the frames visible to the guest: one store per burst.
     pub fn publish(&mut self) {
         self.ring.publish();
+        self.walked = 0;
         // While the next frames are being looked at, their buffers are on the way, and the descriptors of those after them.
         self.fetch_buffers();
         self.ring.upcoming(BATCH as u16, 2 * BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));

@@ -228,6 +228,36 @@ fn a_guest_that_makes_bad_buffers_without_end_does_not_keep_the_worker() {
 }
 
 #[test]
+fn buffers_of_dust_cost_a_burst_no_more_than_it_is_worth() {
+    let mut guest = Guest::new(1024);
+    guest.setup.mergeable = true;
+    let at = guest.alloc(64);
+    // All chains are the same one: a thousand empty descriptors before the few bytes that a chain must have.
+    guest.chain(&[vec![(at, 0, WRITE); 1000], vec![(at, 12, WRITE)]].concat());
+    (1..1024).for_each(|_| guest.offer(0));
+    let mut ring = guest.rx();
+    assert_eq!(push(&mut ring, &noise(1, 9000)), Err(RxRefused::NoBuffer), "enough of them, but too dear");
+    ring.publish();
+    assert_eq!(
+        (ring.base(), push(&mut ring, &noise(1, 60))),
+        (0, Ok(())),
+        "the next burst has its own share"
+    );
+}
+
+#[test]
+fn a_buffer_has_1024_descriptors_at_most_however_long_the_ring_is() {
+    for (descriptors, result) in [(1024, Ok(())), (1025, Err(RxRefused::NoBuffer))] {
+        let mut guest = Guest::new(32768);
+        let at = guest.alloc(2048);
+        guest.chain(&vec![(at, 1, WRITE); descriptors]);
+        let mut ring = guest.rx();
+        assert_eq!(push(&mut ring, &noise(2, 100)), result, "{descriptors}");
+        assert_eq!(ring.take_bad_buffers(), u64::from(result.is_err()));
+    }
+}
+
+#[test]
 fn buffers_come_back_in_order_so_a_bad_one_waits_for_the_good_ones_before_it() {
     let mut guest = Guest::new(8);
     guest.setup.mergeable = true;
