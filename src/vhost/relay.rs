@@ -40,3 +40,66 @@ fn private_pair() -> io::Result<(UnixListener, UnixStream)> {
     let _ = fs::remove_dir(&folder);
     pair
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use vmm_sys_util::eventfd::EventFd;
+    use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+    /// The front end's end and the one that the crate accepts.
+    fn relayed() -> (UnixStream, UnixStream) {
+        let (front, outer) = UnixStream::pair().unwrap();
+        let listener = start(outer).unwrap();
+        (front, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn bytes_pass_both_ways() {
+        let (front, back) = relayed();
+        let long: Vec<u8> = (0..20_000u32).map(|i| (i / 3) as u8).collect();
+        for (mut from, mut to) in [(&front, &back), (&back, &front)] {
+            let mut got = vec![0; long.len()];
+            from.write_all(&long).unwrap();
+            to.read_exact(&mut got).unwrap();
+            assert_eq!(got, long);
+        }
+    }
+
+    #[test]
+    fn descriptors_pass_with_their_message() {
+        let (front, back) = relayed();
+        let event = EventFd::new(0).unwrap();
+        front.send_with_fd(&b"kick"[..], event.as_raw_fd()).unwrap();
+        let mut bytes = [0; 16];
+        let (n, fd) = back.recv_with_fd(&mut bytes).unwrap();
+        assert_eq!(&bytes[..n], b"kick");
+        fd.unwrap().write_all(&5u64.to_ne_bytes()).unwrap();
+        assert_eq!(event.read().unwrap(), 5);
+    }
+
+    #[test]
+    fn the_end_of_one_side_is_the_end_of_the_other() {
+        let (front, mut back) = relayed();
+        drop(front);
+        assert_eq!(back.read(&mut [0; 8]).unwrap(), 0);
+        let (mut front, back) = relayed();
+        drop(back);
+        assert_eq!(front.read(&mut [0; 8]).unwrap(), 0);
+    }
+
+    #[test]
+    fn nics_may_start_at_the_same_time_and_nothing_is_left_in_the_file_system() {
+        let streams: Vec<_> = thread::scope(|s| {
+            let threads: Vec<_> = (0..8).map(|_| s.spawn(relayed)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        for (i, (mut front, mut back)) in streams.into_iter().enumerate() {
+            let mut byte = [0];
+            front.write_all(&[i as u8]).unwrap();
+            back.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, [i as u8], "each has its own connection");
+        }
+    }
+}
