@@ -10,6 +10,7 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use crate::port::sys_socket::{forward, poll_readable};
@@ -32,7 +33,10 @@ pub(super) fn start(outer: UnixStream) -> io::Result<UnixListener> {
 
 /// A listener with one connection in its backlog, that nobody else could have made.
 fn private_pair() -> io::Result<(UnixListener, UnixStream)> {
-    let folder = std::env::temp_dir().join(format!("flownic-fd-{}", std::process::id()));
+    // NICs start at the same time, each in its own thread.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("flownic-fd-{}-{number}", std::process::id()));
     DirBuilder::new().mode(0o700).create(&folder)?;
     let path = folder.join("s");
     let pair = UnixListener::bind(&path).and_then(|listener| Ok((listener, UnixStream::connect(&path)?)));
