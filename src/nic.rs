@@ -299,3 +299,76 @@ impl Nic {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::testing::Bed;
+    use std::thread;
+
+    #[test]
+    fn workers_stay_away_while_somebody_wants_to_change_a_queue() {
+        let slot = Slot::<u32>::default();
+        assert!(slot.enter().is_none() && slot.enter_waiting().is_none(), "nothing runs");
+        slot.change(|q| *q = Some(1));
+        thread::scope(|s| {
+            let in_use = slot.enter().unwrap();
+            let change = s.spawn(|| slot.change(|q| q.replace(2)));
+            while slot.wanted.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            assert!(slot.enter().is_none(), "it would wait for the lock for ever");
+            drop(in_use);
+            assert_eq!(change.join().unwrap(), Some(1));
+        });
+        assert_eq!(*slot.enter().unwrap(), Some(2));
+        assert_eq!(slot.change(Option::take), Some(2));
+        assert!(!slot.is_running() && slot.enter().is_none());
+    }
+
+    #[test]
+    fn a_broken_queue_is_taken_out_by_the_worker_that_has_it() {
+        let slot = Slot::<u32>::default();
+        slot.change(|q| *q = Some(1));
+        let mut guard = slot.enter().unwrap();
+        assert_eq!(slot.take_broken(&mut guard), Some(1));
+        drop(guard);
+        assert!(!slot.is_running() && slot.enter_waiting().is_none());
+    }
+
+    #[test]
+    fn only_receive_queues_that_run_are_targets() {
+        let bed = Bed::new(3, 0);
+        let enabled = || bed.nic.steering.read().unwrap().enabled();
+        assert_eq!((enabled(), bed.nic.has_targets()), (0b111, true));
+        for (i, left) in [(1, 0b101), (0, 0b100), (2, 0)] {
+            bed.nic.rx[i].change(Option::take);
+            bed.nic.update_targets();
+            assert_eq!((enabled(), bed.nic.has_targets()), (left, left != 0));
+        }
+    }
+
+    #[test]
+    fn hits_are_summed_over_workers_and_a_new_rule_has_none() {
+        let workers = (0..3).map(|i| Arc::new(WorkerHandle::new(i).unwrap())).collect();
+        let nic = Nic::new(crate::dataplane::testing::config(3), workers, None);
+        let slot = RuleSlot(5);
+        nic.rule_hits.iter().for_each(|w| w[5].store(7, Ordering::Relaxed));
+        assert_eq!((nic.hits(slot), nic.hits(RuleSlot(4))), (21, 0));
+        nic.reset_hits(slot);
+        assert_eq!(nic.hits(slot), 0);
+    }
+
+    #[test]
+    fn resetting_the_counters_resets_all_of_them() {
+        let mut bed = Bed::new(2, 0);
+        let fresh = bed.nic.stats();
+        bed.receive_plain(&[0; 60]);
+        bed.nic.tx_counters[1].packets.add(1);
+        bed.nic.rule_hits[0][3].store(1, Ordering::Relaxed);
+        assert_ne!(bed.nic.stats(), fresh);
+        bed.nic.reset_stats();
+        assert_eq!((bed.nic.stats(), bed.nic.hits(RuleSlot(3))), (fresh, 0));
+        assert!(bed.nic.rx[0].is_running() && bed.nic.tx[1].is_running());
+    }
+}

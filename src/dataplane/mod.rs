@@ -4,6 +4,10 @@
 //! received ([`rx`]), and frames that the guest has are sent ([`tx`]).
 
 pub mod rx;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 pub mod tx;
 pub mod worker;
 

@@ -87,3 +87,79 @@ impl Capture {
         &self.file
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::testing::{Bed, frame};
+    use crate::dataplane::tx::transmit;
+    use crate::port::PortQueue;
+    use crate::vhost::ring::BatchStore;
+    use std::fs;
+
+    /// Blocks of a file: type and body.
+    fn blocks(path: &Path) -> Vec<(u32, Vec<u8>)> {
+        let bytes = fs::read(path).unwrap();
+        let mut rest = &bytes[..];
+        let mut blocks = Vec::new();
+        while !rest.is_empty() {
+            let word = |at: usize| u32::from_ne_bytes(rest[at..at + 4].try_into().unwrap());
+            let (kind, len) = (word(0), word(4) as usize);
+            assert_eq!(word(len - 4) as usize, len);
+            blocks.push((kind, rest[8..len - 4].to_vec()));
+            rest = &rest[len..];
+        }
+        blocks
+    }
+
+    fn send(bed: &mut Bed, i: usize, frame: &[u8]) {
+        bed.tx[i].guest.send(frame);
+        assert!(transmit(&bed.nic, i, &mut PortQueue::Null, &mut BatchStore::default(), &mut bed.cx));
+    }
+
+    #[test]
+    fn both_directions_are_recorded_whole_with_their_queue() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.pcapng");
+        let file = CaptureFile::create(&path).unwrap();
+        let capture = Capture::new(Arc::clone(&file), "n0", 2);
+        assert!(Arc::ptr_eq(capture.file(), &file));
+        let mut bed = Bed::with(2, 0, Some(capture));
+        bed.post(4);
+        let mut long = frame(1);
+        long.resize(1514, 7);
+        send(&mut bed, 1, &long);
+        bed.receive_plain(&frame(2));
+        file.flush();
+        let blocks = blocks(&path);
+        let (interfaces, packets) = (&blocks[1..3], &blocks[3..]);
+        assert!(interfaces.iter().all(|(kind, _)| *kind == 1));
+        let on = if bed.received(0).is_empty() { 1u8 } else { 0 };
+        // Interface, length, the frame, and the direction in the flags: 1 = in, 2 = out.
+        for ((kind, body), (interface, frame, direction)) in
+            packets.iter().zip([(1, &long, 2), (on, &frame(2), 1)])
+        {
+            assert_eq!((*kind, body[0]), (6, interface));
+            assert_eq!(body[12..16], (frame.len() as u32).to_ne_bytes());
+            assert_eq!(&body[20..20 + frame.len()], frame);
+            let options = &body[20 + frame.len().next_multiple_of(4)..];
+            assert_eq!(options[..5], [2, 0, 4, 0, direction]);
+        }
+        assert_eq!(packets.len(), 2);
+    }
+
+    #[test]
+    fn an_error_ends_the_capture_and_not_the_traffic() {
+        let file = CaptureFile::create("/dev/full".as_ref()).unwrap();
+        let capture = Capture::new(Arc::clone(&file), "n0", 1);
+        let mut bed = Bed::with(1, 0, Some(capture));
+        file.flush();
+        assert!(file.writer.lock().unwrap().is_none());
+        bed.post(1);
+        send(&mut bed, 0, &frame(0));
+        bed.receive_plain(&frame(1));
+        assert_eq!((bed.received(0), bed.nic.tx_counters[0].packets.get()), (vec![frame(1)], 1));
+        // A NIC that comes later has no interface there.
+        assert!(Capture::new(file, "n1", 4).interfaces.is_empty());
+    }
+}

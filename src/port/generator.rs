@@ -98,3 +98,91 @@ impl Port for Generator {
         (!self.is_silent()).then_some(self.next)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::testing::Bed;
+
+    fn generator(bed: &Bed, config: &str, pair: usize) -> Generator {
+        Generator::new(&bed.nic, &config.parse().unwrap(), pair)
+    }
+
+    /// Source ports of one batch, less that of flow 0: the flows.
+    fn flows(g: &mut Generator) -> Vec<u16> {
+        let mut store = BatchStore::default();
+        let batch = g.receive(&mut store);
+        let port = |i: usize| u16::from_be_bytes(batch.frame(i).head()[34..36].try_into().unwrap());
+        (0..batch.len()).map(|i| port(i) - 10_000).collect()
+    }
+
+    #[test]
+    fn pairs_share_the_flows_and_each_of_their_batches_is_a_mix() {
+        let bed = Bed::new(2, 0);
+        let (mut a, mut b) = (generator(&bed, "flows=5", 0), generator(&bed, "flows=5", 1));
+        let repeat = |of: &[u16]| of.iter().copied().cycle().take(2 * BATCH).collect::<Vec<_>>();
+        assert_eq!([flows(&mut a), flows(&mut a)].concat(), repeat(&[0, 2, 4]));
+        assert_eq!([flows(&mut b), flows(&mut b)].concat(), repeat(&[1, 3]));
+    }
+
+    #[test]
+    fn a_pair_without_a_flow_is_silent_and_never_due() {
+        let bed = Bed::new(4, 0);
+        for (pair, speaks) in [(0, true), (1, true), (2, false), (3, false)] {
+            let mut g = generator(&bed, "flows=2", pair);
+            assert_eq!((g.due().is_some(), !flows(&mut g).is_empty()), (speaks, speaks), "{pair}");
+        }
+    }
+
+    #[test]
+    fn without_a_receiver_there_is_silence() {
+        let bed = Bed::new(1, 0);
+        let mut g = generator(&bed, "flows=1", 0);
+        bed.nic.rx[0].change(Option::take);
+        bed.nic.update_targets();
+        assert_eq!((g.due(), flows(&mut g)), (None, vec![]));
+    }
+
+    #[test]
+    fn frames_are_whole_also_where_their_head_is_only_a_part() {
+        let bed = Bed::new(1, 0);
+        for size in [60, HEAD, HEAD + 1, 9014] {
+            let mut g = generator(&bed, &format!("flows=3,size={size}"), 0);
+            let mut template = g.template.clone();
+            let mut store = BatchStore::default();
+            let batch = g.receive(&mut store);
+            for i in 0..BATCH {
+                let mut frame = vec![0; batch.frame(i).len()];
+                batch.copy_frame(i, &mut frame);
+                assert_eq!(frame, template.stamp(i as u32 % 3));
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_is_kept_and_what_was_missed_is_made_up_for_within_bounds() {
+        let bed = Bed::new(1, 0);
+        let mut g = generator(&bed, "flows=1,rate=1000", 0);
+        assert_eq!(g.interval, Some(Duration::from_millis(1)));
+        let far = Instant::now() + Duration::from_secs(3600);
+        g.next = far;
+        assert_eq!((flows(&mut g), g.due()), (vec![], Some(far)));
+        // An hour behind: 10 ms of it, and the frame that is due now.
+        g.next = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
+        assert_eq!(flows(&mut g).len(), 11);
+        assert!(g.next <= Instant::now() + Duration::from_millis(1));
+        // At a high rate a batch at a time, the rest is due at once.
+        let mut g = generator(&bed, "flows=1,rate=1M", 0);
+        g.next = Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
+        assert_eq!(flows(&mut g).len(), BATCH);
+        assert!(g.due().unwrap() < Instant::now());
+    }
+
+    #[test]
+    fn the_rate_is_that_of_all_pairs_together() {
+        let bed = Bed::new(4, 0);
+        assert_eq!(generator(&bed, "flows=8,rate=1000", 1).interval, Some(Duration::from_millis(4)));
+        assert_eq!(generator(&bed, "flows=2,rate=1000", 1).interval, Some(Duration::from_millis(2)));
+        assert_eq!(generator(&bed, "flows=2", 1).interval, None);
+    }
+}

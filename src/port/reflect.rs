@@ -32,3 +32,39 @@ impl Port for Reflector {
         0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::testing::{Bed, frame};
+    use crate::dataplane::tx::transmit;
+    use crate::port::PortQueue;
+
+    /// What comes back of `sent`.
+    fn reflected(swap_macs: bool, sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut bed = Bed::new(1, 0);
+        bed.post(sent.len());
+        sent.iter().for_each(|f| _ = bed.tx[0].guest.send(f));
+        let mut port = PortQueue::Reflect(Reflector { swap_macs });
+        assert!(transmit(&bed.nic, 0, &mut port, &mut BatchStore::default(), &mut bed.cx));
+        assert_eq!(bed.nic.counters.port_tx_packets.get(), sent.len() as u64);
+        bed.received(0)
+    }
+
+    #[test]
+    fn loopback_sends_frames_back_as_they_are_and_echo_from_whom_they_were_for() {
+        let mut long = frame(1);
+        long.resize(1514, 9);
+        let sent = [frame(0), long, vec![0xab; 14]];
+        assert_eq!(reflected(false, &sent), sent);
+        let swapped = sent.map(|f| [&f[6..12], &f[..6], &f[12..]].concat());
+        let back = [frame(0), [frame(1), vec![9; 1454]].concat(), vec![0xab; 14]];
+        assert_eq!(reflected(true, &back), swapped);
+    }
+
+    #[test]
+    fn nothing_comes_of_itself() {
+        let mut store = BatchStore::default();
+        assert!(Reflector { swap_macs: true }.receive(&mut store).is_empty());
+    }
+}

@@ -143,3 +143,86 @@ impl NewBitmap for DirtyLog {
         Self::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU8;
+
+    const START: u64 = 0x10_0000;
+
+    fn log() -> Arc<[AtomicU8]> {
+        (0..64).map(|_| AtomicU8::new(0)).collect()
+    }
+
+    /// Pages that are marked, from the start of the region.
+    fn pages(log: &[AtomicU8]) -> Vec<u64> {
+        let set = |page: &u64| log[(page / 8) as usize].load(Ordering::Relaxed) >> (page % 8) & 1 == 1;
+        (0..8 * log.len() as u64).filter(set).map(|p| p - START / LOG_PAGE).collect()
+    }
+
+    /// Pages of a region of 16 pages that one mark leaves.
+    fn marked(offset: u64, len: u64) -> Vec<u64> {
+        let (dirty, log) = (DirtyLog::default(), log());
+        dirty.record_in(Arc::clone(&log), START, 16 * LOG_PAGE);
+        dirty.mark(offset, len);
+        pages(&log)
+    }
+
+    #[test]
+    fn every_page_that_was_written_to_is_marked_and_no_other() {
+        assert_eq!(marked(0, 1), [0]);
+        assert_eq!(marked(4095, 1), [0]);
+        assert_eq!(marked(4095, 2), [0, 1]);
+        assert_eq!(marked(4096, 4096), [1]);
+        assert_eq!(marked(4096 * 7 + 100, 3 * 4096), [7, 8, 9, 10]);
+        assert_eq!(marked(500, 0), [0u64; 0]);
+    }
+
+    #[test]
+    fn nothing_is_marked_behind_the_region() {
+        assert_eq!(marked(15 * 4096, 1 << 40), [15]);
+        assert_eq!(marked(15 * 4096, u64::MAX), [15]);
+        assert_eq!(marked(16 * 4096, 1), [0u64; 0]);
+        assert_eq!(marked(u64::MAX, 1), [0u64; 0]);
+    }
+
+    #[test]
+    fn without_a_log_nothing_happens_and_clones_get_it_too() {
+        let (dirty, log) = (DirtyLog::default(), log());
+        dirty.mark(0, 100);
+        let (clone, slice) = (dirty.clone(), dirty.slice_at(4096).slice_at(4096));
+        dirty.record_in(Arc::clone(&log), START, 16 * LOG_PAGE);
+        clone.mark(0, 1);
+        slice.mark_dirty(4095, 2);
+        assert_eq!(pages(&log), [0, 2, 3]);
+        assert!(!dirty.dirty_at(0), "nobody reads it back");
+    }
+
+    #[test]
+    fn a_region_that_is_plugged_in_takes_over_the_log_if_it_reaches_that_far() {
+        let (old, log) = (DirtyLog::default(), log());
+        let new = DirtyLog::default();
+        new.adopt(&old, START, LOG_PAGE);
+        new.mark(0, 1);
+        old.record_in(Arc::clone(&log), START, 16 * LOG_PAGE);
+        new.adopt(&old, START + 16 * LOG_PAGE, LOG_PAGE);
+        new.mark(0, 1);
+        assert_eq!(pages(&log), [0u64; 0], "nobody knows how long the log is");
+        new.adopt(&old, START - 4 * LOG_PAGE, 20 * LOG_PAGE);
+        new.mark(4 * LOG_PAGE + 1, 1);
+        assert_eq!(pages(&log), [0]);
+    }
+
+    #[test]
+    fn a_region_keeps_the_log_that_it_has() {
+        let (a, b) = (DirtyLog::default(), DirtyLog::default());
+        let (log_a, log_b) = (log(), log());
+        a.record_in(Arc::clone(&log_a), START, LOG_PAGE);
+        b.record_in(Arc::clone(&log_b), START, LOG_PAGE);
+        b.adopt(&a, START, LOG_PAGE);
+        b.adopt(&b.clone(), START, LOG_PAGE);
+        b.mark(0, 1);
+        assert_eq!((pages(&log_a), pages(&log_b)), (vec![], vec![0]));
+    }
+}

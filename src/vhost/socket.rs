@@ -111,3 +111,112 @@ fn accept(listener: &UnixListener, stop: &Stop) -> Option<UnixStream> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::IntoRawFd;
+    use std::sync::Arc;
+    use std::thread;
+
+    /// What the accepted connection carries.
+    fn accept(peer: Option<Peer>) -> Vec<u8> {
+        let Some(Peer::Accept(listener)) = peer else { panic!("nobody to accept") };
+        let mut stream = listener.accept().unwrap().expect("somebody waits");
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn stopped() -> Stop {
+        let stop = Stop::new().unwrap();
+        stop.request();
+        stop
+    }
+
+    #[test]
+    fn a_listening_socket_serves_one_front_end_after_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (mut socket, stop) =
+            (Socket::open(&Endpoint::Listen(path.clone())).unwrap(), Stop::new().unwrap());
+        for name in [b"first", b"other"] {
+            UnixStream::connect(&path).unwrap().write_all(name).unwrap();
+            assert_eq!(accept(socket.next_peer(&stop)), name);
+            assert!(socket.serves_again() && path.exists());
+        }
+        assert!(socket.next_peer(&stopped()).is_none());
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn waiting_for_a_front_end_ends_when_told_to_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut socket = Socket::open(&Endpoint::Listen(folder.path().join("s"))).unwrap();
+        let stop = Arc::new(Stop::new().unwrap());
+        let thread = thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || socket.next_peer(&stop).is_none()
+        });
+        stop.request();
+        assert!(thread.join().unwrap());
+    }
+
+    #[test]
+    fn a_path_in_use_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let _first = Socket::open(&Endpoint::Listen(path.clone())).unwrap();
+        let e = Socket::open(&Endpoint::Listen(path.clone())).unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            format!("Socket {} is already served by a running process", path.display())
+        );
+    }
+
+    #[test]
+    fn a_connecting_socket_names_its_path_until_it_is_told_to_stop() {
+        let mut socket = Socket::open(&Endpoint::Connect("/nowhere/s".into())).unwrap();
+        for _ in 0..2 {
+            match socket.next_peer(&Stop::new().unwrap()) {
+                Some(Peer::Connect(path)) => assert_eq!(path, "/nowhere/s"),
+                _ => panic!("somebody else"),
+            }
+            assert!(socket.serves_again());
+        }
+        assert!(socket.next_peer(&stopped()).is_none());
+    }
+
+    #[test]
+    fn an_inherited_listener_serves_again_and_an_inherited_connection_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let fd = UnixListener::bind(&path).unwrap().into_raw_fd();
+        let (mut socket, stop) = (Socket::open(&Endpoint::Fd(fd)).unwrap(), Stop::new().unwrap());
+        for _ in 0..2 {
+            UnixStream::connect(&path).unwrap().write_all(b"front").unwrap();
+            assert_eq!(accept(socket.next_peer(&stop)), b"front");
+            assert!(socket.serves_again());
+        }
+        let (mut front, ours) = UnixStream::pair().unwrap();
+        let mut socket = Socket::open(&Endpoint::Fd(ours.into_raw_fd())).unwrap();
+        assert!(!socket.serves_again());
+        front.write_all(b"front").unwrap();
+        drop(front);
+        assert_eq!(accept(socket.next_peer(&stop)), b"front");
+        assert!(socket.next_peer(&stop).is_none(), "there is no other connection in it");
+    }
+
+    #[test]
+    fn a_descriptor_that_is_no_unix_stream_socket_is_refused_and_named() {
+        let file = tempfile::tempfile().unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let datagram = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        for fd in [file.as_raw_fd(), udp.as_raw_fd(), datagram.as_raw_fd(), 1_000_000] {
+            let e = Socket::open(&Endpoint::Fd(fd)).unwrap_err().to_string();
+            assert!(e.starts_with(&format!("Descriptor {fd} is no UNIX stream socket: ")), "{e}");
+        }
+    }
+}

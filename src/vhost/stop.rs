@@ -71,3 +71,74 @@ impl Stop {
         result
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    #[test]
+    fn a_request_ends_every_wait() {
+        let stop = Arc::new(Stop::new().unwrap());
+        let (quiet, _other_end) = UnixStream::pair().unwrap();
+        let waits = [
+            thread::spawn({
+                let (stop, quiet) = (Arc::clone(&stop), quiet.try_clone().unwrap());
+                move || stop.wait_readable(quiet.as_raw_fd())
+            }),
+            thread::spawn({
+                let stop = Arc::clone(&stop);
+                move || stop.wait(Duration::from_secs(3600))
+            }),
+        ];
+        assert!(!stop.is_requested());
+        stop.request();
+        assert!(waits.into_iter().all(|w| w.join().unwrap()));
+        // For good.
+        assert!(stop.is_requested() && stop.wait(Duration::from_secs(3600)));
+    }
+
+    #[test]
+    fn without_a_request_it_waits_for_the_descriptor_or_the_time() {
+        let stop = Stop::new().unwrap();
+        let (a, b) = UnixStream::pair().unwrap();
+        drop(b);
+        assert!(!stop.wait_readable(a.as_raw_fd()));
+        assert!(!stop.wait(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_request_interrupts_what_runs_under_guard_and_a_late_one_does_not() {
+        let stop = Arc::new(Stop::new().unwrap());
+        let (interrupt, interrupted) = mpsc::channel();
+        let (running, runs) = mpsc::channel();
+        let thread = thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                stop.guard(
+                    move || interrupt.send(()).unwrap(),
+                    || {
+                        running.send(()).unwrap();
+                        interrupted.recv().unwrap();
+                        7
+                    },
+                )
+            }
+        });
+        runs.recv().unwrap();
+        stop.request();
+        assert_eq!(thread.join().unwrap(), 7);
+        // The guard is over: nobody is interrupted (the channel is gone, and sending would panic).
+        stop.request();
+    }
+
+    #[test]
+    fn what_starts_after_a_request_is_interrupted_at_once() {
+        let stop = Stop::new().unwrap();
+        stop.request();
+        let (interrupt, interrupted) = mpsc::channel();
+        stop.guard(move || interrupt.send(()).unwrap(), || interrupted.recv().unwrap());
+    }
+}
