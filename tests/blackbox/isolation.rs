@@ -5,11 +5,11 @@ use std::os::fd::AsRawFd;
 use flownic::testkit::proto::*;
 use flownic::testkit::ring::{DESC_NEXT, DESC_WRITE};
 use flownic::testkit::{Flownic, frame, soon};
-use flownic::virtio::NetHeader;
+use flownic::virtio::*;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::hostile::desc;
-use crate::{FLOWNIC, nic, ping};
+use crate::{FLOWNIC, nic, ping, stats};
 
 /// Two NICs that share a worker.
 fn neighbours() -> Flownic {
@@ -39,6 +39,49 @@ fn a_receive_buffer_may_overlap_the_frame_that_goes_into_it() {
         guest.tx(0).take_used_raw();
     }
     assert!(flownic.is_alive());
+}
+
+#[test]
+fn a_guest_of_dust_and_large_frames_does_not_starve_its_neighbour() {
+    let flownic = neighbours();
+    let without = "-guest_csum,-guest_tso4,-guest_tso6";
+    let mut hostile = flownic.guest("a").ring_size(1024).features(without).no_rx_buffers().connect().unwrap();
+    let mut other = flownic.guest("b").connect().unwrap();
+    // Receive buffers of a thousand bytes, each in a descriptor of its own; all chains are the same one.
+    let at = hostile.ram.alloc(4096);
+    let rx = hostile.rx(0);
+    (0..1000)
+        .for_each(|i| rx.write_desc(i, desc(at, 1, DESC_WRITE | if i < 999 { DESC_NEXT } else { 0 }, i + 1)));
+    // Frames that fall into two thousand pieces each.
+    let builder = frame::frame().ip([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).tcp(7, 9);
+    let bytes = builder.payload(&frame::pattern(60_000)).partial_checksum().build();
+    let header = NetHeader {
+        flags: HDR_F_NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 30,
+        csum_start: 34,
+        csum_offset: 16,
+        num_buffers: 0,
+    };
+    let frame = hostile.ram.alloc(1 << 16);
+    hostile.ram.write(frame, &[&header.to_bytes()[..], &bytes].concat());
+    hostile.tx(0).write_desc(0, desc(frame, 12 + bytes.len() as u32, 0, 0));
+    for _ in 0..3 {
+        // As much as there is room for, in both rings.
+        for index in 0..2 {
+            let ring = &mut hostile.rings[index];
+            while ring.next_avail().wrapping_sub(ring.used_idx()) < ring.size {
+                ring.offer_raw(0);
+            }
+        }
+        ping(&mut other, 0);
+    }
+    assert_ne!(counter_of(&flownic, "a", "segmented"), 0);
+}
+
+fn counter_of(flownic: &Flownic, nic: &str, name: &str) -> u64 {
+    stats(flownic, nic)["rx"][0][name].as_u64().unwrap()
 }
 
 #[test]
