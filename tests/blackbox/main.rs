@@ -17,6 +17,7 @@ mod negotiation;
 mod properties;
 mod signals;
 mod steering;
+mod uplink;
 mod workers;
 
 use std::time::{Duration, Instant};
