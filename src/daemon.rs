@@ -18,7 +18,7 @@ use crate::nic::Nic;
 use crate::port::capture::{Capture, CaptureFile};
 use crate::port::link::{MAX_MEMBERS, Switch};
 use crate::port::sys;
-use crate::port::tap::{Tap, TapConfig, TapError};
+use crate::port::tap::{Tap, TapConfig, TapError, TapQueue};
 use crate::port::{Generator, LinkPort, PortQueue, Reflector, TapPort};
 use crate::steer::Tick;
 use crate::vhost::{EndpointError, Session, Socket};
@@ -43,7 +43,7 @@ pub enum StartError {
         known: String,
     },
     /// Too many on one switch.
-    #[error("{0} NICs are linked together; a switch has {MAX_MEMBERS} ports")]
+    #[error("{0} NICs are linked together; a switch takes {MAX_MEMBERS}")]
     TooManyMembers(usize),
     /// No file.
     #[error("Capture file {path} can't be created: {source}")]
@@ -218,16 +218,22 @@ fn ports(nic: &Arc<Nic>, switch: Option<&Place>) -> Result<Vec<PortQueue>, Start
     let pairs = usize::from(nic.config.queue_pairs);
     let each = |f: &dyn Fn(usize) -> PortQueue| Ok((0..pairs).map(f).collect());
     if let Some((switch, member)) = switch {
-        return each(&|_| PortQueue::Link(LinkPort::new(Arc::clone(switch), *member)));
+        // One NIC's link state is not that of a device which others use too: its carrier stays.
+        let uplink = match &nic.config.port {
+            PortConfig::Tap(name) => tap(nic, name)?,
+            _ => Vec::new(),
+        };
+        if !uplink.is_empty() {
+            switch.set_uplink(uplink.clone());
+        }
+        return each(&|pair| {
+            let tap = uplink.get(pair).cloned().map(TapPort::new);
+            PortQueue::Link(LinkPort::new(Arc::clone(switch), *member, pair, tap))
+        });
     }
     match &nic.config.port {
         PortConfig::Tap(name) => {
-            let config = TapConfig {
-                queues: pairs,
-                mtu: Some(nic.config.mtu.into()),
-                ..TapConfig::new(name.as_str())
-            };
-            let queues: Vec<_> = Tap::open(&config)?.into_iter().map(Arc::new).collect();
+            let queues = tap(nic, name)?;
             nic.set_tap(Arc::clone(&queues[0]));
             Ok(queues.into_iter().map(|q| PortQueue::Tap(TapPort::new(q))).collect())
         }
@@ -236,6 +242,16 @@ fn ports(nic: &Arc<Nic>, switch: Option<&Place>) -> Result<Vec<PortQueue>, Start
         PortConfig::Gen(config) => each(&|q| PortQueue::Generator(Generator::new(nic, config, q))),
         PortConfig::Null | PortConfig::Link(_) => each(&|_| PortQueue::Null),
     }
+}
+
+/// The queues of a NIC's TAP device, one for each queue pair.
+fn tap(nic: &Nic, name: &str) -> Result<Vec<Arc<TapQueue>>, StartError> {
+    let config = TapConfig {
+        queues: nic.config.queue_pairs.into(),
+        mtu: Some(nic.config.mtu.into()),
+        ..TapConfig::new(name)
+    };
+    Ok(Tap::open(&config)?.into_iter().map(Arc::new).collect())
 }
 
 /// The switch that a NIC is on, and its place there.

@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn hits_are_summed_over_workers_and_a_new_rule_has_none() {
         let workers = (0..3).map(|i| Arc::new(WorkerHandle::new(i).unwrap())).collect();
-        let nic = Nic::new(crate::dataplane::testing::config(3), workers, None);
+        let nic = Nic::new(1, crate::dataplane::testing::config(3), workers, None);
         let slot = RuleSlot(5);
         nic.rule_hits.iter().for_each(|w| w[5].store(7, Ordering::Relaxed));
         assert_eq!((nic.hits(slot), nic.hits(RuleSlot(4))), (21, 0));

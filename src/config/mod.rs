@@ -67,7 +67,7 @@ pub enum PollMode {
 /// What the wire of a NIC is connected to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PortConfig {
-    /// A TAP device of this name, created if it does not exist.
+    /// A TAP device of this name, created if it does not exist. NICs that are linked to this one share it.
     Tap(String),
     /// The NIC of this name; NICs that are linked, in whichever direction, share a wire.
     Link(String),

@@ -98,6 +98,11 @@ impl NicSettings {
         Ok(())
     }
 
+    /// Whether anything was said of its port.
+    pub(super) fn says_port(&self) -> bool {
+        self.port.is_some()
+    }
+
     /// The NIC that this describes, with what goes for all NICs.
     ///
     /// # Errors

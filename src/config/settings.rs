@@ -119,7 +119,7 @@ pub enum ConfigError {
         /// To whom.
         peer: String,
         /// Why not.
-        problem: &'static str,
+        problem: String,
         /// All names.
         known: String,
     },
@@ -232,7 +232,8 @@ impl Settings {
             PortConfig::Tap(name) => Some(name.clone()),
             _ => None,
         })?;
-        nics.iter().try_for_each(|n| check_link(n, &nics))?;
+        let silent: Vec<_> = self.nics.iter().map(|n| !n.says_port()).collect();
+        nics.iter().try_for_each(|n| check_link(n, &nics, &silent))?;
         close_links(&mut nics);
         if let Some(control) = &self.control {
             let same = |n: &&NicConfig| matches!(&n.endpoint, Endpoint::Listen(p) | Endpoint::Connect(p) if p == control);
@@ -265,14 +266,26 @@ fn distinct(
     Ok(())
 }
 
-fn check_link(nic: &NicConfig, nics: &[NicConfig]) -> Result<(), ConfigError> {
+/// Refuses a link that leads nowhere. `silent` are the NICs that say nothing of their port.
+fn check_link(nic: &NicConfig, nics: &[NicConfig], silent: &[bool]) -> Result<(), ConfigError> {
     let PortConfig::Link(peer) = &nic.port else { return Ok(()) };
-    let problem = match nics.iter().find(|n| n.name == *peer) {
-        Some(p) if p.name == nic.name => "is itself",
-        // A NIC that says nothing else of its port is at the other end of the link.
-        Some(p) if matches!(p.port, PortConfig::Link(_) | PortConfig::Null) => return Ok(()),
-        Some(_) => "has another port",
-        None => "does not exist",
+    let problem = match nics.iter().position(|n| n.name == *peer) {
+        None => "does not exist".into(),
+        Some(p) if nics[p].name == nic.name => "is itself".into(),
+        // It is at the other end of the link.
+        Some(p) if silent[p] => return Ok(()),
+        Some(p) => {
+            let port = match &nics[p].port {
+                PortConfig::Tap(_) | PortConfig::Link(_) => return Ok(()),
+                PortConfig::Loopback => "loopback",
+                PortConfig::Echo => "echo",
+                PortConfig::Null => "null",
+                PortConfig::Gen(_) => "gen",
+            };
+            format!(
+                "has port={port}; a link leads to a NIC with port=tap:NAME, with port=link:NIC or without port="
+            )
+        }
     };
     Err(ConfigError::Link {
         nic: nic.name.clone(),

@@ -130,12 +130,30 @@ fn a_link_needs_an_end_that_is_free() {
             "NIC a is linked to x, which does not exist; there are: a, b",
         ),
         (
-            ["a,socket=/a,port=link:b", "b,socket=/b,port=tap:t"],
-            "NIC a is linked to b, which has another port",
+            ["a,socket=/a,port=link:b", "b,socket=/b,port=echo"],
+            "NIC a is linked to b, which has port=echo; a link leads to a NIC with port=tap:NAME, with port=link:NIC \
+             or without port=; there are: a, b",
         ),
     ] {
         assert!(refused(&nics).starts_with(wanted), "{}", refused(&nics));
     }
+    for port in ["loopback", "null", "gen:flows=2"] {
+        let e = refused(&["a,socket=/a,port=link:b", &format!("b,socket=/b,port={port}")]);
+        let kind = port.split(':').next().unwrap();
+        assert!(e.contains(&format!("which has port={kind}; a link leads to ")), "{e}");
+    }
+}
+
+#[test]
+fn a_link_may_lead_to_a_tap_device() {
+    let nics = [
+        "n0,socket=/0,queues=4,port=tap:fn0",
+        "n1,socket=/1,queues=2,port=link:n0",
+        "n2,socket=/2,port=link:n1",
+    ];
+    let ports: Vec<_> = build(&nics).unwrap().nics.into_iter().map(|n| n.port).collect();
+    assert_eq!(ports[0], PortConfig::Tap("fn0".into()), "it keeps the device");
+    assert_eq!(ports[1..], ["n0", "n1"].map(|n| PortConfig::Link(n.into())));
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Bed {
     pub(crate) fn with(pairs: u16, features: u64, capture: Option<Capture>) -> Self {
         let worker = Arc::new(WorkerHandle::new(0).unwrap());
         let workers = vec![Arc::clone(&worker); pairs.into()];
-        let nic = Arc::new(Nic::new(config(pairs), workers, capture));
+        let nic = Arc::new(Nic::new(1, config(pairs), workers, capture));
         nic.features.store(features, Ordering::Relaxed);
         let mut bed = Bed { nic, worker, rx: Vec::new(), tx: Vec::new(), cx: Context::new(0) };
         for i in 0..usize::from(pairs) {
@@ -104,8 +104,7 @@ impl Bed {
             let (tx, call, err, kick) = queue();
             bed.worker.watch(&kick).unwrap();
             let ring = tx.guest.tx();
-            let q =
-                TxQueue { ring, call: Some(Notifier(call)), err: Some(Notifier(err)), kick, armed: false };
+            let q = TxQueue::new(ring, Some(Notifier(call)), Some(Notifier(err)), kick);
             bed.nic.tx[i].change(|slot| *slot = Some(q));
             bed.tx.push(tx);
         }

@@ -14,7 +14,7 @@ use epoll::{ControlOptions, Event, Events};
 use log::warn;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::{Context, rx, tx};
+use super::{Context, tx};
 use crate::config::PollMode;
 use crate::nic::Nic;
 use crate::port::sys;
@@ -207,14 +207,11 @@ impl Worker {
         let mut handled = 0;
         for s in &mut self.sources {
             if s.readable {
-                let mut batch = s.port.receive(&mut self.store);
-                if batch.is_empty() {
+                let delivered = s.port.deliver(&s.nic, &mut self.store, &mut self.cx);
+                handled += delivered;
+                if delivered == 0 {
                     // A descriptor tells when there is more; where there is none, only looking does.
                     s.readable = s.port.readable_fd().is_none();
-                } else {
-                    handled += batch.len();
-                    let frames = rx::all(&batch);
-                    rx::receive(&s.nic, &mut batch, frames, &mut self.cx);
                 }
             }
             handled += tx::transmit(&s.nic, s.pair, &mut s.port, &mut self.store, &mut self.cx);

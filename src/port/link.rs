@@ -1,54 +1,30 @@
-//! `link`: NICs connected to each other. Two are back to back; more share a learning switch.
+//! `link`: NICs connected to each other. Two are back to back; more, or NICs with a TAP device, share a learning switch.
 //!
 //! A frame goes from the sender's transmit buffers into the receiver's receive buffers in one copy, made by the sender's
 //! worker.
 //!
-//! The switch learns which member a source address was last seen at. Each member has its share of the table, which it cannot
-//! exceed; addresses that found no room are flooded, as a switch does. So a guest that makes up addresses fills its own share, and
-//! the others' frames stay theirs. A moved address overwrites its entry; an entry never ages, since members come and go
-//! only with the process.
+//! The TAP device is the switch's *uplink*. Its queues are read by the workers of the NIC that was configured with it, and written
+//! by everybody's.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, RwLock, Weak};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::Port;
-use crate::dataplane::{Context, rx::Frames, tx};
+use super::addresses::{Addresses, Forward};
+use super::tap::TapQueue;
+use super::tap_port::{self, TapPort};
+use crate::dataplane::{Context, rx, tx};
 use crate::nic::Nic;
 use crate::vhost::ring::{BatchStore, FrameBatch};
-use crate::virtio::MacAddr;
 
-/// Addresses that a switch remembers, all members' together.
-const ADDRESSES: usize = 16384;
-/// NICs on a switch.
-pub const MAX_MEMBERS: usize = 32;
+pub use super::addresses::MAX_MEMBERS;
 
 /// What linked NICs share.
 #[derive(Default)]
 pub struct Switch {
     members: OnceLock<Vec<Weak<Nic>>>,
-    addresses: RwLock<Addresses>,
-}
-
-/// Where addresses were last seen.
-#[derive(Default)]
-struct Addresses {
-    members: HashMap<MacAddr, u8>,
-    /// How many each member has.
-    counts: [usize; MAX_MEMBERS],
-}
-
-impl Addresses {
-    /// `address` was seen at `from`, which may have at most `share` of them.
-    fn learn(&mut self, address: MacAddr, from: usize, share: usize) {
-        if self.counts[from] >= share {
-            return;
-        }
-        let before = self.members.insert(address, from as u8);
-        self.counts[from] += 1;
-        if let Some(before) = before {
-            self.counts[usize::from(before)] -= 1;
-        }
-    }
+    uplink: OnceLock<Vec<Arc<TapQueue>>>,
+    addresses: Addresses,
 }
 
 impl Switch {
@@ -58,115 +34,102 @@ impl Switch {
         let _ = self.members.set(members);
     }
 
+    /// Connects, once and before any frame is sent, a TAP device with these queues (one at least).
+    pub fn set_uplink(&self, queues: Vec<Arc<TapQueue>>) {
+        debug_assert!(!queues.is_empty());
+        let _ = self.uplink.set(queues);
+    }
+
     fn members(&self) -> &[Weak<Nic>] {
         self.members.get().map_or(&[], Vec::as_slice)
     }
 
-    /// The frames of the batch that each member gets.
-    fn forward(&self, from: usize, batch: &FrameBatch<'_>) -> [Frames; MAX_MEMBERS] {
-        let mut to = [0; MAX_MEMBERS];
-        let count = self.members().len();
-        let mut news = false;
-        let addresses = self.addresses.read().expect("no panic with the table in hand");
-        for i in 0..batch.len() {
-            let h = batch.headers(i);
-            news |= !h.src.is_group() && addresses.members.get(&h.src) != Some(&(from as u8));
-            match addresses.members.get(&h.dst) {
-                Some(&member) if !h.dst.is_group() => to[usize::from(member)] |= 1 << i,
-                _ => to[..count].iter_mut().for_each(|frames| *frames |= 1 << i),
-            }
-        }
-        drop(addresses);
-        to[from] = 0;
-        if news {
-            self.learn(from, batch);
-        }
-        to
+    fn uplink(&self) -> Option<&[Arc<TapQueue>]> {
+        self.uplink.get().map(Vec::as_slice)
     }
 
-    #[cold]
-    fn learn(&self, from: usize, batch: &FrameBatch<'_>) {
-        let share = ADDRESSES / self.members().len().max(1);
-        let mut addresses = self.addresses.write().expect("no panic with the table in hand");
-        for i in 0..batch.len() {
-            let src = batch.headers(i).src;
-            if !src.is_group() {
-                addresses.learn(src, from, share);
-            }
-        }
+    /// Who gets which frames of a batch that comes from member `from`, or from the uplink if that is `None`.
+    fn forward(&self, from: Option<usize>, batch: &mut FrameBatch<'_>) -> Forward {
+        batch.parse();
+        self.addresses.forward(from, self.members().len(), self.uplink().is_some(), batch)
     }
 }
 
-/// A NIC's end of a link.
+/// A queue pair's end of a link.
 pub struct LinkPort {
     switch: Arc<Switch>,
     member: usize,
+    pair: usize,
+    /// The queue of the uplink that is read here.
+    tap: Option<TapPort>,
 }
 
 impl LinkPort {
-    /// The end of member number `member`.
-    pub fn new(switch: Arc<Switch>, member: usize) -> Self {
-        LinkPort { switch, member }
+    /// The end of queue pair `pair` of member number `member`, which reads a queue of the uplink if it is given one.
+    pub fn new(switch: Arc<Switch>, member: usize, pair: usize, tap: Option<TapPort>) -> Self {
+        LinkPort { switch, member, pair, tap }
     }
 }
 
 impl Port for LinkPort {
     fn receive<'a>(&'a mut self, store: &'a mut BatchStore) -> FrameBatch<'a> {
-        FrameBatch::new(store)
+        match &mut self.tap {
+            Some(tap) => tap.receive(store),
+            None => FrameBatch::new(store),
+        }
+    }
+
+    /// What comes in from the uplink may be for any member.
+    fn deliver(&mut self, _nic: &Nic, store: &mut BatchStore, cx: &mut Context) -> usize {
+        let Some(tap) = &mut self.tap else { return 0 };
+        let mut batch = tap.receive(store);
+        if batch.is_empty() {
+            return 0;
+        }
+        let to = self.switch.forward(None, &mut batch);
+        for (member, frames) in self.switch.members().iter().zip(to.members) {
+            if frames != 0
+                && let Some(member) = member.upgrade()
+            {
+                rx::receive(&member, &mut batch, frames, cx);
+            }
+        }
+        batch.len()
     }
 
     fn send(&mut self, _from: &Nic, batch: &mut FrameBatch<'_>, cx: &mut Context) -> u64 {
         let members = self.switch.members();
-        batch.parse();
-        if let [a, b] = members {
+        let uplink = self.switch.uplink();
+        if let ([a, b], None) = (members, uplink) {
+            batch.parse();
             let peer = if self.member == 0 { b } else { a };
             return match peer.upgrade() {
                 Some(peer) => {
-                    let frames = crate::dataplane::rx::all(batch);
+                    let frames = rx::all(batch);
                     tx::cross(&peer, batch, frames, cx);
                     0
                 }
                 None => batch.len() as u64,
             };
         }
-        let to = self.switch.forward(self.member, batch);
-        for (member, frames) in members.iter().zip(to) {
+        let to = self.switch.forward(Some(self.member), batch);
+        // Frames that the uplink did not take, and nobody else gets either.
+        let mut refused = match uplink {
+            Some(queues) => tap_port::write_frames(&queues[self.pair % queues.len()], batch, to.uplink, cx),
+            None => 0,
+        };
+        for (member, frames) in members.iter().zip(to.members) {
             if frames != 0
                 && let Some(member) = member.upgrade()
             {
                 tx::cross(&member, batch, frames, cx);
+                refused &= !frames;
             }
         }
-        0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mac(n: u16) -> MacAddr {
-        let [a, b] = n.to_be_bytes();
-        MacAddr([2, 0, 0, 0, a, b])
+        refused.count_ones().into()
     }
 
-    #[test]
-    fn a_member_that_makes_up_addresses_leaves_room_for_the_others() {
-        let mut table = Addresses::default();
-        for n in 0..1000 {
-            table.learn(mac(n), 0, 100);
-            table.learn(mac(n % 100), 0, 100);
-        }
-        assert_eq!((table.members.len(), table.counts[0]), (100, 100));
-        (2000..2100).for_each(|n| table.learn(mac(n), 1, 100));
-        assert!((2000..2100).all(|n| table.members.get(&mac(n)) == Some(&1)));
-        // Those that move to another member make room.
-        (2000..2010).for_each(|n| table.learn(mac(n), 2, 100));
-        assert_eq!(table.counts[..3], [100, 90, 10]);
-        table.learn(mac(3000), 1, 100);
-        assert_eq!(table.members.get(&mac(3000)), Some(&1));
-        // A member with a full share takes no address over.
-        table.learn(mac(2000), 0, 100);
-        assert_eq!((table.members.get(&mac(2000)), table.counts[0]), (Some(&2), 100));
+    fn readable_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.tap.as_ref().and_then(Port::readable_fd)
     }
 }

@@ -3,6 +3,7 @@
 //! Each queue pair of a NIC has its own end of the port, used by the pair's worker alone. Which kind it is is decided
 //! once per batch (a `match`, no `dyn`).
 
+mod addresses;
 pub mod capture;
 mod generator;
 pub mod link;
@@ -17,7 +18,7 @@ pub mod template;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use crate::dataplane::Context;
+use crate::dataplane::{Context, rx};
 use crate::nic::Nic;
 use crate::vhost::ring::{BatchStore, FrameBatch};
 
@@ -30,6 +31,16 @@ pub use tap_port::TapPort;
 pub trait Port {
     /// Frames that have come in, at most a batch of them. They are valid until the next call.
     fn receive<'a>(&'a mut self, store: &'a mut BatchStore) -> FrameBatch<'a>;
+
+    /// Brings the frames that have come in to where they belong: to `nic`, whose end this is, unless the port knows better.
+    /// Returns how many there were.
+    #[inline]
+    fn deliver(&mut self, nic: &Nic, store: &mut BatchStore, cx: &mut Context) -> usize {
+        let mut batch = self.receive(store);
+        let frames = rx::all(&batch);
+        rx::receive(nic, &mut batch, frames, cx);
+        batch.len()
+    }
 
     /// Sends the frames; returns how many of them it did not take. `from` is the NIC that sends.
     fn send(&mut self, from: &Nic, batch: &mut FrameBatch<'_>, cx: &mut Context) -> u64;
@@ -49,7 +60,7 @@ pub trait Port {
 pub enum PortQueue {
     /// A TAP device of the kernel.
     Tap(TapPort),
-    /// Another NIC, or a switch with several.
+    /// Another NIC, or a switch with several, and perhaps a TAP device.
     Link(LinkPort),
     /// `loopback` and `echo`: back to the sender.
     Reflect(Reflector),
@@ -65,7 +76,18 @@ impl Port for PortQueue {
         match self {
             PortQueue::Tap(p) => p.receive(store),
             PortQueue::Generator(p) => p.receive(store),
-            PortQueue::Link(_) | PortQueue::Reflect(_) | PortQueue::Null => FrameBatch::new(store),
+            PortQueue::Link(p) => p.receive(store),
+            PortQueue::Reflect(_) | PortQueue::Null => FrameBatch::new(store),
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, nic: &Nic, store: &mut BatchStore, cx: &mut Context) -> usize {
+        match self {
+            PortQueue::Tap(p) => p.deliver(nic, store, cx),
+            PortQueue::Generator(p) => p.deliver(nic, store, cx),
+            PortQueue::Link(p) => p.deliver(nic, store, cx),
+            PortQueue::Reflect(_) | PortQueue::Null => 0,
         }
     }
 
@@ -83,6 +105,7 @@ impl Port for PortQueue {
     fn readable_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             PortQueue::Tap(p) => p.readable_fd(),
+            PortQueue::Link(p) => p.readable_fd(),
             _ => None,
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Port;
 use super::tap::TapQueue;
 use crate::dataplane::Context;
+use crate::dataplane::rx::{self, Frames};
 use crate::nic::Nic;
 use crate::offload::tx_header;
 use crate::vhost::ring::{BATCH, BatchStore, FrameBatch, MAX_FRAME};
@@ -28,21 +29,40 @@ impl TapPort {
     pub fn new(queue: Arc<TapQueue>) -> Self {
         TapPort { queue, slots: vec![0; BATCH * SLOT].into() }
     }
+}
 
-    /// Writes frame `i` straight from the guest's buffers. A frame in more pieces than the kernel takes is put
-    /// together first.
-    fn write(&self, batch: &FrameBatch<'_>, i: usize, cx: &mut Context) -> bool {
-        let header = tx_header(batch.frame(i).net).to_bytes();
-        let written = if batch.tail(i).len() + 2 <= MAX_PIECES {
-            self.queue.write_raw(batch.iovecs(i, &header, &mut cx.pieces))
-        } else {
-            let mut whole = vec![0; NetHeader::SIZE + batch.frame(i).len()];
-            whole[..NetHeader::SIZE].copy_from_slice(&header);
-            batch.copy_frame(i, &mut whole[NetHeader::SIZE..]);
-            self.queue.write(&whole)
-        };
-        matches!(written, Ok(Some(_)))
+/// Writes some frames of a batch to the device; returns those that it did not take.
+pub(super) fn write_frames(
+    queue: &TapQueue,
+    batch: &FrameBatch<'_>,
+    frames: Frames,
+    cx: &mut Context,
+) -> Frames {
+    let mut refused = 0;
+    let mut left = frames;
+    while left != 0 {
+        let i = left.trailing_zeros() as usize;
+        left &= left - 1;
+        if !write(queue, batch, i, cx) {
+            refused |= 1 << i;
+        }
     }
+    refused
+}
+
+/// Writes frame `i` straight from the guest's buffers. A frame in more pieces than the kernel takes is put
+/// together first.
+fn write(queue: &TapQueue, batch: &FrameBatch<'_>, i: usize, cx: &mut Context) -> bool {
+    let header = tx_header(batch.frame(i).net).to_bytes();
+    let written = if batch.tail(i).len() + 2 <= MAX_PIECES {
+        queue.write_raw(batch.iovecs(i, &header, &mut cx.pieces))
+    } else {
+        let mut whole = vec![0; NetHeader::SIZE + batch.frame(i).len()];
+        whole[..NetHeader::SIZE].copy_from_slice(&header);
+        batch.copy_frame(i, &mut whole[NetHeader::SIZE..]);
+        queue.write(&whole)
+    };
+    matches!(written, Ok(Some(_)))
 }
 
 impl Port for TapPort {
@@ -65,7 +85,7 @@ impl Port for TapPort {
     }
 
     fn send(&mut self, _from: &Nic, batch: &mut FrameBatch<'_>, cx: &mut Context) -> u64 {
-        (0..batch.len()).filter(|i| !self.write(batch, *i, cx)).count() as u64
+        write_frames(&self.queue, batch, rx::all(batch), cx).count_ones().into()
     }
 
     fn readable_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -7,7 +7,7 @@ use flownic::virtio::*;
 use crate::FLOWNIC;
 
 /// Features of a driver that takes no offload at all on its receive side.
-const PLAIN: &str = "-guest_csum,-guest_tso4,-guest_tso6,-guest_ecn,-guest_uso4,-guest_uso6";
+pub(crate) const PLAIN: &str = "-guest_csum,-guest_tso4,-guest_tso6,-guest_ecn,-guest_uso4,-guest_uso6";
 
 fn pair_of_nics() -> Flownic {
     let nics = ["n0,socket=@/n0,queues=2,port=link:n1", "n1,socket=@/n1,queues=2,port=link:n0"];

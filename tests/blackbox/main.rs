@@ -18,6 +18,7 @@ mod negotiation;
 mod properties;
 mod signals;
 mod steering;
+mod uplink;
 mod workers;
 
 use std::time::{Duration, Instant};
