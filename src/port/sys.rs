@@ -205,6 +205,15 @@ pub fn tun_set_iff(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<S
     Ok(req.ifr_name.iter().take_while(|c| **c != 0).map(|c| char::from(*c as u8)).collect())
 }
 
+/// `TUNGETIFF`: whether the device that `fd` is attached to stays when nobody is.
+pub fn tun_is_persistent(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut req = ifreq("")?;
+    ioctl_ifreq(fd, libc::TUNGETIFF, &mut req)?;
+    // SAFETY: the kernel has just filled in the flags, and any bits are a valid number.
+    let flags = unsafe { req.ifr_ifru.ifru_flags };
+    Ok(i32::from(flags) & libc::IFF_PERSIST != 0)
+}
+
 /// `TUNSETQUEUE`: attaches or detaches the queue of a multi-queue device that `fd` is.
 pub fn tun_attach_queue(fd: BorrowedFd<'_>, attach: bool) -> io::Result<()> {
     let mut req = ifreq("")?;

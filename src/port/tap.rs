@@ -76,7 +76,7 @@ pub enum TapError {
          multi_queue user $USER`"
     )]
     Permission(String),
-    /// Another process has the only queue.
+    /// Another process has it: its only queue, or a device that is there only for that process.
     #[error("TAP device '{0}' is in use by another process; stop that one or choose another name")]
     Busy(String),
     /// Other processes have so many queues that not enough are left.
@@ -159,6 +159,11 @@ impl Tap {
         }
 
         let (first, flags, name) = attach_first(config, exists)?;
+        // One that is not persistent exists only because somebody holds it. With several queues the kernel would let
+        // us in, and share its traffic out among us.
+        if exists && !sys::tun_is_persistent(first.as_fd()).map_err(failed("asking for the flags"))? {
+            return Err(TapError::Busy(name));
+        }
         let failed = |what| {
             let name = name.clone();
             move |source| TapError::Setup { name, what, source }

@@ -224,6 +224,23 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn a_device_that_another_holds_is_refused_whatever_its_queues() {
+    in_netns("a_device_that_another_holds_is_refused_whatever_its_queues", &[], || {
+        for queues in [1, 4] {
+            let _held = open("fn0", queues).unwrap();
+            for wanted in [1, 2, 4] {
+                let error = open("fn0", wanted).unwrap_err().to_string();
+                assert!(error.contains("'fn0'"), "{error}");
+                assert!(queues == 1 && wanted > 1 || error.contains("in use by another process"), "{error}");
+            }
+        }
+        // One that stays is anybody's.
+        ip("tuntap add dev fn1 mode tap multi_queue vnet_hdr");
+        let (_a, _b) = (open("fn1", 2).unwrap(), open("fn1", 2).unwrap());
+    });
+}
+
+#[test]
 fn without_the_capability_the_error_names_it() {
     // A second user namespace has no rights over the network namespace of the first.
     in_netns("without_the_capability_the_error_names_it", &["unshare", "-r"], || {
