@@ -27,6 +27,9 @@ const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 const PORT: u64 = 1 << 32;
 
+/// What says that a port's descriptor will never be of use again.
+const FAILED: Events = Events::EPOLLERR.union(Events::EPOLLHUP);
+
 /// Steps between two looks at the clock and the descriptors while a worker does not sleep: often where a port's
 /// descriptor has to be asked, seldom where only a change of configuration waits.
 const STEPS_BETWEEN_LOOKS: (u32, u32) = (64, 1024);
@@ -270,8 +273,8 @@ impl Worker {
                 0
             }
         };
-        for i in 0..n {
-            let token = self.events[i].data;
+        for event in 0..n {
+            let token = self.events[event].data;
             match token {
                 WAKE => {
                     let _ = self.handle.wake.read();
@@ -282,9 +285,24 @@ impl Worker {
                     let _ = sys::read_counter(self.timer.as_fd());
                     self.sources.iter_mut().for_each(|s| s.readable |= s.port.due().is_some());
                 }
-                port if port & PORT != 0 => self.sources[(port & !PORT) as usize].readable = true,
+                port if port & PORT != 0 => {
+                    let i = (port & !PORT) as usize;
+                    self.sources[i].readable = true;
+                    if self.events[event].events & FAILED.bits() != 0 {
+                        self.give_up(i);
+                    }
+                }
                 kick => self.kicked(kick),
             }
+        }
+    }
+
+    /// A port's descriptor has failed for good (the device is gone): waiting for it would be no waiting.
+    fn give_up(&self, i: usize) {
+        let s = &self.sources[i];
+        if let Some(fd) = s.port.readable_fd() {
+            warn!("{}: the device on its port is gone; nothing more comes from there", s.nic.name());
+            self.handle.unwatch(&fd);
         }
     }
 

@@ -8,8 +8,9 @@ use flownic::testkit::frame::{self, mac};
 use flownic::testkit::{Flownic, Guest, Received, soon};
 use flownic::virtio::*;
 
-use crate::FLOWNIC;
 use crate::link::PLAIN;
+use crate::signals::assert_sleeps;
+use crate::{FLOWNIC, expect_counter};
 
 /// The host's station number; guest number `i` is station `i`. A station's address is 10.0.0.(10 + number), its MAC
 /// address mac(10 + number).
@@ -233,5 +234,19 @@ fn a_nic_that_is_down_or_gone_leaves_the_others_connected() {
         // The workers of n0 read the device with or without a guest.
         wire.guests[0].disconnect();
         both_ways(&mut wire);
+    });
+}
+
+#[test]
+fn a_device_that_is_deleted_under_it_leaves_flownic_asleep_and_serving() {
+    in_netns("a_device_that_is_deleted_under_it_leaves_flownic_asleep_and_serving", || {
+        let flownic = Flownic::serve(FLOWNIC, &["--nic", "n0,socket=@/n0,port=tap:fn0"]);
+        let mut guest = flownic.guest("n0").connect().unwrap();
+        ip("link del dev fn0");
+        // It can't be sent to any more, which is counted; the guest gets its buffers back.
+        guest.send(0, &frame::udp("10.0.0.1:7", "10.0.0.2:9", 50));
+        assert!(guest.drain_tx(0, soon()));
+        expect_counter(&flownic, ("tx", 0, "drop_port"), 1, "the frame");
+        assert_sleeps(&flownic);
     });
 }
