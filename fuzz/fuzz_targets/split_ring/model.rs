@@ -31,6 +31,8 @@ pub struct Model {
     signalled: u16,
     malformed: u64,
     bad_buffers: u64,
+    /// Descriptors of receive buffers that were walked since the last publish, if that is known.
+    walked: Option<u32>,
 }
 
 /// What a step wrote: address and bytes, in order.
@@ -51,6 +53,7 @@ impl Model {
             signalled: used,
             malformed: 0,
             bad_buffers: 0,
+            walked: Some(0),
         };
         let writes = if matches!(model.device, Device::Rx(_)) { model.refusal() } else { Vec::new() };
         model.expect(&writes, &[]);
@@ -237,6 +240,7 @@ impl Model {
         };
         (self.next_used, self.published, self.signalled) = (used, used, used);
         (self.malformed, self.bad_buffers) = (0, 0);
+        self.walked = Some(0);
         self.announced = self.next_avail;
         let writes = if matches!(self.device, Device::Rx(_)) { self.refusal() } else { Vec::new() };
         self.expect(&writes, &[]);
@@ -385,6 +389,7 @@ impl Model {
     fn publish(&mut self) {
         let Device::Rx(ring) = &mut self.device else { unreachable!() };
         ring.publish();
+        self.walked = Some(0);
         self.expect_published(vec![]);
         self.observe();
     }
@@ -415,15 +420,21 @@ impl Model {
         let net = NetHeader::from_words(low, low as u32 ^ 0x5a5a_0f0f);
 
         let need = (self.setup.header_len + len) as u64;
-        let plan = self.pending().map(|p| reference::push(self.mem(), &self.setup, self.next_avail, p, need));
+        let plan = self.pending().zip(self.walked).map(|(pending, mut walked)| {
+            let plan = reference::push(self.mem(), &self.setup, self.next_avail, pending, need, &mut walked);
+            (plan, walked)
+        });
         let announced = self.announced.wrapping_sub(self.next_avail);
         let nonsense = self.index_is_nonsense();
         let Device::Rx(ring) = &mut self.device else { unreachable!() };
         let result = ring.push(net, &head, &segments, len);
         let taken = ring.base().wrapping_sub(self.next_avail);
         match plan {
-            Some(plan) if self.is_predictable(&plan) => return self.compare(&plan, result, net, frame),
-            _ => {}
+            Some((plan, walked)) if self.is_predictable(&plan) => {
+                self.walked = Some(walked);
+                return self.compare(&plan, result, net, frame);
+            }
+            _ => self.walked = None,
         }
         // The ring overlaps itself, or the guest took back what it had announced: all that can be said is this.
         assert!(usize::from(taken) <= BATCH + usize::from(self.setup.size));

@@ -69,8 +69,13 @@ fn desc(mem: &Mem, table: u64, i: u16) -> Desc {
     }
 }
 
-/// The buffers of a chain, all in one direction, and the indirect table that was read; `None` if the chain is bad.
-fn chain(mem: &Mem, s: &RingSetup, head: u16, writable: bool) -> Option<(Ranges, Ranges)> {
+/// The longest chain that a ring takes, and about how many descriptors it walks for the frames of one burst.
+const MAX_DESCRIPTORS: u16 = 1024;
+const MAX_WALKED: u32 = 16384;
+
+/// The buffers of a chain, all in one direction, and the indirect table that was read; `None` if the chain is bad. Adds
+/// the buffers that were looked at to `walked`.
+fn chain(mem: &Mem, s: &RingSetup, head: u16, writable: bool, walked: &mut u32) -> Option<(Ranges, Ranges)> {
     let (mut table, mut entries, mut i) = (s.desc, s.size, head);
     let (mut buffers, mut tables) = (Vec::new(), Vec::new());
     loop {
@@ -88,13 +93,14 @@ fn chain(mem: &Mem, s: &RingSetup, head: u16, writable: bool) -> Option<(Ranges,
             (table, entries, i) = (d.addr, (d.len / 16) as u16, 0);
             continue;
         }
+        if buffers.len() == usize::from(s.size.min(MAX_DESCRIPTORS)) {
+            return None;
+        }
+        *walked += 1;
         if (d.flags & 2 != 0) != writable || !is_mapped(mem, d.addr, d.len.into()) {
             return None;
         }
         buffers.push((d.addr, u64::from(d.len)));
-        if buffers.len() > usize::from(s.size) {
-            return None;
-        }
         if d.flags & 1 == 0 {
             return Some((buffers, tables));
         }
@@ -114,7 +120,7 @@ fn single(mem: &Mem, s: &RingSetup, head: u16, need: u64) -> Option<(u64, u64)> 
 
 /// The virtio-net header (12 bytes, as far as there are so many) and the frame that a transmit chain carries.
 pub fn sent(mem: &Mem, s: &RingSetup, head: u16) -> Option<([u8; 12], Vec<u8>)> {
-    let (buffers, _) = chain(mem, s, head, false)?;
+    let (buffers, _) = chain(mem, s, head, false, &mut 0)?;
     let total: u64 = buffers.iter().map(|b| b.1).sum();
     let header = s.header_len as u64;
     if total < header + MIN_FRAME as u64 || total > header + MAX_FRAME as u64 {
@@ -153,8 +159,9 @@ pub struct Push {
     pub tables: Ranges,
 }
 
-/// Pushing `need` bytes, header included, with the ring at `next` and `pending` chains to be had.
-pub fn push(mem: &Mem, s: &RingSetup, mut next: u16, mut pending: u16, need: u64) -> Push {
+/// Pushing `need` bytes, header included, with the ring at `next` and `pending` chains to be had; `walked` is what this
+/// burst has cost so far.
+pub fn push(mem: &Mem, s: &RingSetup, mut next: u16, mut pending: u16, need: u64, walked: &mut u32) -> Push {
     let mut p =
         Push { outcome: Outcome::Delivered, bad: vec![], chains: vec![], buffers: vec![], tables: vec![] };
     let mut found: Vec<(u16, u64)> = Vec::new();
@@ -165,7 +172,8 @@ pub fn push(mem: &Mem, s: &RingSetup, mut next: u16, mut pending: u16, need: u64
             p.outcome = Outcome::TooSmall;
             return p;
         }
-        if i == pending {
+        let alone = i == 0 && p.bad.is_empty();
+        if i == pending || (*walked >= MAX_WALKED && !alone) {
             p.outcome = Outcome::NoBuffer;
             return p;
         }
@@ -174,15 +182,17 @@ pub fn push(mem: &Mem, s: &RingSetup, mut next: u16, mut pending: u16, need: u64
             p.outcome = Outcome::BadHead;
             return p;
         }
-        if i == 0
-            && p.bad.is_empty()
-            && let Some(buffer) = single(mem, s, head, need)
-        {
+        if alone && let Some(buffer) = single(mem, s, head, need) {
             p.chains.push((head, need as u32));
             p.buffers.push(buffer);
             return p;
         }
-        let usable = chain(mem, s, head, true).and_then(|(buffers, tables)| {
+        if *walked >= MAX_WALKED {
+            p.outcome = Outcome::NoBuffer;
+            return p;
+        }
+        *walked += 1;
+        let usable = chain(mem, s, head, true, walked).and_then(|(buffers, tables)| {
             let bytes: u64 = buffers.iter().map(|b| b.1).sum();
             (bytes >= s.header_len as u64 && bytes <= u32::MAX.into()).then_some((buffers, tables, bytes))
         });
