@@ -33,6 +33,10 @@ const FAILED: Events = Events::EPOLLERR.union(Events::EPOLLHUP);
 /// Steps between two looks at the clock and the descriptors while a worker does not sleep: often where a port's
 /// descriptor has to be asked, seldom where only a change of configuration waits.
 const STEPS_BETWEEN_LOOKS: (u32, u32) = (64, 1024);
+/// However slow a guest makes the steps, the others' descriptors are looked at after this time.
+const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// Steps between two looks at the clock for that.
+const STEPS_BETWEEN_CLOCKS: u32 = 8;
 
 /// What others may do with a worker.
 pub struct WorkerHandle {
@@ -175,7 +179,9 @@ impl Worker {
         loop {
             let busy = self.step() > 0;
             steps = steps.wrapping_add(1);
-            if busy && !steps.is_multiple_of(between_looks) {
+            let late =
+                steps.is_multiple_of(STEPS_BETWEEN_CLOCKS) && last_busy.elapsed() > LONGEST_BETWEEN_LOOKS;
+            if busy && !late && !steps.is_multiple_of(between_looks) {
                 continue;
             }
             if busy {

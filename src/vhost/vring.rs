@@ -64,10 +64,13 @@ impl Connection {
 
     /// Feature bits are in force: tells running rings whether to log.
     pub fn set_features(&self, features: u64) {
-        self.nic.features.store(features, Ordering::Relaxed);
-        let on = features & F_LOG_ALL != 0;
+        let before = self.nic.features.swap(features, Ordering::Relaxed);
         for vring in self.vrings.lock().unwrap().iter() {
-            vring.set_logging(on);
+            if (before ^ features) & !F_LOG_ALL != 0 {
+                // Without protocol features the crate enables rings before it says which features they have.
+                vring.replace(|_| ());
+            }
+            vring.set_logging(features & F_LOG_ALL != 0);
         }
     }
 
@@ -231,6 +234,10 @@ impl NetVring {
     /// started again where it was.
     fn replace(&self, change: impl FnOnce(&mut Captured)) {
         let mut c = self.captured();
+        if c.running && self.change(|_, _| ()).is_none() {
+            // Its guest broke it: it stays stopped.
+            return change(&mut c);
+        }
         let ready = std::mem::replace(&mut c.ready, false);
         self.sync(&mut c);
         c.ready = ready;
