@@ -43,6 +43,9 @@ pub(super) struct QemuArgs {
     /// MAC address of the (first) NIC; otherwise one that is made of the socket's path.
     #[arg(long)]
     mac: Option<MacAddr>,
+    /// MSI-X vectors of each NIC; QEMU 7.2 without KVM needs 0 [default: 2 for each queue pair, and 2].
+    #[arg(long, value_name = "N")]
+    vectors: Option<u16>,
     /// QEMU's version, as 7.2; otherwise the program is asked.
     #[arg(long, value_name = "VERSION", value_parser = version)]
     qemu_version: Option<(u32, u32)>,
@@ -90,11 +93,11 @@ impl QemuArgs {
             (None, None) => ask_version(&usual_program()).unwrap_or(RECONNECT_MS),
         };
         let memory = (!self.no_memory).then(|| self.memory.clone());
-        let (mac, json) = (self.mac, self.json);
+        let (mac, vectors, json) = (self.mac, self.vectors, self.json);
         let nics = self.select()?;
         let mut groups = memory.map(|m| memory_arguments(&m)).unwrap_or_default();
         for (i, nic) in nics.iter().enumerate() {
-            groups.extend(nic.arguments(mac.filter(|_| i == 0), version));
+            groups.extend(nic.arguments(mac.filter(|_| i == 0), vectors, version));
         }
         let text = if json {
             format!("{}\n", serde_json::Value::from(groups.concat()))
@@ -113,7 +116,11 @@ impl QemuArgs {
                     "Where is the control socket? Say --control PATH, or describe the NICs here".into(),
                 )
             })?;
-            let all: Vec<NicStatus> = Client::connect(&path)?.call(&Request::Show { nic: None })?;
+            let asked = Client::connect(&path).and_then(|mut c| c.call(&Request::Show { nic: None }));
+            let all: Vec<NicStatus> = asked.map_err(|e| match Failure::from(e) {
+                Failure::Failed(e) => Failure::Failed(format!("{e}, or describe the NICs here: --nic ...")),
+                e => e,
+            })?;
             all.into_iter().map(from_status).collect()
         } else {
             let config = self.nics.settings()?.build().map_err(usage)?;
@@ -185,7 +192,7 @@ fn memory_arguments(size: &str) -> Vec<Vec<String>> {
 }
 
 impl Nic {
-    fn arguments(&self, mac: Option<MacAddr>, version: (u32, u32)) -> Vec<Vec<String>> {
+    fn arguments(&self, mac: Option<MacAddr>, vectors: Option<u16>, version: (u32, u32)) -> Vec<Vec<String>> {
         let (name, queues) = (&self.name, self.queues);
         // QEMU's options end at a comma, unless there are two.
         let path = self.socket.replace(',', ",,");
@@ -200,7 +207,8 @@ impl Nic {
             device += ",mq=on";
         }
         // Two for each pair, one for the control queue, one for configuration changes.
-        device += &format!(",vectors={},rx_queue_size={RING},tx_queue_size={RING}", 2 * queues + 2);
+        let vectors = vectors.unwrap_or(2 * queues + 2);
+        device += &format!(",vectors={vectors},rx_queue_size={RING},tx_queue_size={RING}");
         if self.mtu != 1500 {
             device += &format!(",host_mtu={}", self.mtu);
         }
@@ -243,7 +251,8 @@ mod tests {
     #[test]
     fn all_that_a_nic_needs() {
         let mac = MacAddr([2, 0, 0, 0, 0, 9]);
-        let groups: Vec<String> = nic().arguments(Some(mac), (7, 2)).iter().map(|g| g.join(" ")).collect();
+        let groups: Vec<String> =
+            nic().arguments(Some(mac), None, (7, 2)).iter().map(|g| g.join(" ")).collect();
         assert_eq!(
             groups,
             [
@@ -253,10 +262,11 @@ mod tests {
                  tx_queue_size=1024",
             ]
         );
-        let chardev = |nic: Nic, version| nic.arguments(None, version)[0][1].clone();
+        let chardev = |nic: Nic, version| nic.arguments(None, None, version)[0][1].clone();
         assert!(chardev(nic(), (9, 2)).ends_with(",reconnect-ms=1000"));
         assert!(chardev(Nic { qemu_listens: true, ..nic() }, (9, 2)).ends_with(",server=on"));
-        let device = Nic { mtu: 9000, queues: 1, ..nic() }.arguments(None, (9, 2))[2][1].clone();
+        assert!(nic().arguments(None, Some(0), (7, 2))[2][1].contains(",vectors=0,"));
+        let device = Nic { mtu: 9000, queues: 1, ..nic() }.arguments(None, None, (9, 2))[2][1].clone();
         assert!(
             device.ends_with(",host_mtu=9000") && device.contains(",vectors=4,") && !device.contains("mq")
         );
