@@ -17,7 +17,11 @@ use log::LevelFilter;
 
 /// A NIC made of software: a vhost-user-net back end with flow steering and RSS.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true)]
+#[command(
+    version,
+    propagate_version = true,
+    after_help = "Without a command, the options of serve are taken: --socket-path=PATH, --print-capabilities and so on."
+)]
 struct Cli {
     /// Say more; twice for everything (RUST_LOG goes before).
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -69,6 +73,9 @@ impl From<ClientError> for Failure {
     fn from(e: ClientError) -> Self {
         match e {
             ClientError::Refused(e) => Failure::Refused(e),
+            e @ ClientError::Connect { .. } => Failure::Failed(format!(
+                "{e}; is `flownic serve` running there? Name another socket with --control"
+            )),
             e => Failure::failed(&e),
         }
     }

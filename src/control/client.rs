@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::protocol::{Answer, Body, ControlError, Request, VERSION};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why there is no reply.
 #[derive(Debug, Error)]
@@ -26,6 +26,9 @@ pub enum ClientError {
         /// Why.
         source: io::Error,
     },
+    /// Somebody is there and says nothing, or hangs up without a word.
+    #[error("{0} does not answer as a control socket; is it a NIC's socket?")]
+    Silent(PathBuf),
     /// The connection broke.
     #[error("The connection to flownic broke: {0}")]
     Io(#[from] io::Error),
@@ -43,7 +46,10 @@ pub enum ClientError {
 /// A connection to a control socket.
 pub struct Client {
     stream: BufReader<UnixStream>,
+    path: PathBuf,
     calls: u64,
+    /// Whether a line has come, so that this is a control socket.
+    answered: bool,
 }
 
 #[derive(Serialize)]
@@ -61,7 +67,7 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let stream = UnixStream::connect(path)
             .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
-        Ok(Client { stream: BufReader::new(stream), calls: 0 })
+        Ok(Client { stream: BufReader::new(stream), path: path.to_owned(), calls: 0, answered: false })
     }
 
     /// Asks, and waits for the reply.
@@ -69,6 +75,19 @@ impl Client {
     /// # Errors
     /// [`ClientError::Refused`] with the server's words, or what went wrong on the way.
     pub fn call<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
+        self.exchange(request).map_err(|e| match e {
+            ClientError::Io(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                ClientError::Silent(self.path.clone())
+            }
+            // A NIC that has no front end takes the request for a message, and hangs up.
+            ClientError::Closed | ClientError::Io(_) if !self.answered => {
+                ClientError::Silent(self.path.clone())
+            }
+            e => e,
+        })
+    }
+
+    fn exchange<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
         self.calls += 1;
         let mut line = serde_json::to_vec(&Call { version: VERSION, id: self.calls, request })
             .expect("requests are plain data");
@@ -104,6 +123,7 @@ impl Client {
         }
         let answer: Answer<Value> =
             serde_json::from_str(&line).map_err(|e| ClientError::Nonsense(e.to_string()))?;
+        self.answered = true;
         Ok((answer.id, answer.body))
     }
 }
