@@ -1,6 +1,8 @@
 //! What requests do.
 
 use std::sync::{Arc, RwLockWriteGuard};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::{Serialize, Serializer};
 
@@ -17,6 +19,9 @@ use crate::nic::Nic;
 use crate::stats::NicStats;
 use crate::steer::{DropReason, FilterError, Mode, Reason, RssConfig, RssError, Steering};
 use crate::trace::TraceFilter;
+
+/// How long a trace waits for the one before it, whose client may have gone without its thread having looked yet.
+const HANDOVER: Duration = Duration::from_secs(1);
 
 /// What a request came to.
 #[derive(Serialize)]
@@ -204,18 +209,22 @@ fn weighted(weights: &[u32], len: usize, queues: u16) -> Result<Vec<u16>, Contro
 }
 
 fn clear_learned(nic: &Nic, queue: Option<u16>) -> Result<(), ControlError> {
-    let queues = nic.config.queue_pairs;
     match queue {
         None => nic.learned.clear(),
-        Some(queue) if queue < queues => nic.learned.clear_queue(queue),
         Some(queue) => {
-            return Err(invalid(format!(
-                "There is no receive queue {queue}: queues go from 0 to {}",
-                queues - 1
-            )));
+            check_queue(nic, queue)?;
+            nic.learned.clear_queue(queue);
         }
     }
     Ok(())
+}
+
+fn check_queue(nic: &Nic, queue: u16) -> Result<(), ControlError> {
+    let queues = nic.config.queue_pairs;
+    if queue < queues {
+        return Ok(());
+    }
+    Err(invalid(format!("There is no receive queue {queue}: queues go from 0 to {}", queues - 1)))
 }
 
 fn watch(nic: &Arc<Nic>, filter: TraceFilter, limit: Option<u64>) -> Result<Watch, ControlError> {
@@ -227,11 +236,16 @@ fn watch(nic: &Arc<Nic>, filter: TraceFilter, limit: Option<u64>) -> Result<Watc
         let all = reasons().collect::<Vec<_>>().join(", ");
         return Err(invalid(format!("'{reason}' is no reason; these are: {all}, and drop for all drops")));
     }
-    if !nic.trace.start(filter) {
-        return Err(ControlError::new(
-            Code::Busy,
-            format!("{} is being traced by somebody else", nic.name()),
-        ));
+    if let Some(queue) = filter.queue {
+        check_queue(nic, queue)?;
+    }
+    let until = Instant::now() + HANDOVER;
+    while !nic.trace.start(filter.clone()) {
+        if Instant::now() >= until {
+            let message = format!("{} is being traced by somebody else", nic.name());
+            return Err(ControlError::new(Code::Busy, message));
+        }
+        thread::sleep(Duration::from_millis(10));
     }
     Ok(Watch { nic: Arc::clone(nic), limit: limit.unwrap_or(u64::MAX) })
 }

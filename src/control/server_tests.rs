@@ -56,7 +56,8 @@ fn a_trace_brings_decisions_with_locations_and_ends_at_its_limit() {
     client.call::<Done>(&trace(None)).unwrap();
     drop(client);
     let mut client = Client::connect(&path).unwrap();
-    while client.call::<Done>(&trace(None)).is_err() {}
+    // At once, whether or not the server has noticed.
+    client.call::<Done>(&trace(None)).unwrap();
 }
 
 /// Reads a connection to its end: the code of each error that came, and how many lines there were.
@@ -128,6 +129,23 @@ fn there_are_only_so_many_clients() {
     let e = clients[0].call::<Value>(&Request::Show { nic: None }).unwrap_err();
     assert!(matches!(e, ClientError::Closed | ClientError::Io(_)), "{e}");
     assert!(UnixStream::connect(&path).map(|mut s| s.read_to_end(&mut end)).is_err());
+}
+
+#[test]
+fn a_socket_that_hangs_up_or_says_nothing_is_no_control_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("n0.sock");
+    let nic = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let ask = || {
+        let mut client = Client::connect(&path).unwrap();
+        client.call::<Vec<NicStatus>>(&Request::Show { nic: None }).unwrap_err().to_string()
+    };
+    let wanted = format!("{} does not answer as a control socket; is it a NIC's socket?", path.display());
+    // One that has a front end leaves others waiting in its queue.
+    assert_eq!(ask(), wanted);
+    let closer = std::thread::spawn(move || (0..2).for_each(|_| drop(nic.accept().unwrap())));
+    assert_eq!(ask(), wanted);
+    closer.join().unwrap();
 }
 
 #[test]
