@@ -222,6 +222,7 @@ fn what_can_not_be_done_has_status_1() {
         (["serve", &taken], "already served by a running process"),
         (["serve", "--socket-path=/nonexistent/s"], "Socket /nonexistent/s can't be created"),
         (["ctl", "show"], "Can't reach flownic at /nonexistent/flownic.sock"),
+        (["ctl", "show"], "is `flownic serve` running there? Name another socket with --control"),
     ] {
         let (status, _, err) = parts(run(&args));
         assert!(status == 1 && err.contains(wanted), "{args:?}: {status} {err}");
@@ -232,6 +233,24 @@ fn what_can_not_be_done_has_status_1() {
     let (status, _, err) = parts(run(&["serve", &nic, &control]));
     assert!(status == 1 && err.contains("already served"), "{err}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the NIC's socket is gone again");
+}
+
+#[test]
+fn what_there_is_not_is_refused_with_what_there_is() {
+    let serve = Serve::start(&["--nic", "n0,socket=@/n0,queues=4"]);
+    let control = format!("--control={}", serve.path("control").display());
+    let nic = format!("--control={}", serve.path("n0").display());
+    for (socket, args, wanted) in [
+        (&control, &["trace", "--queue", "9"][..], "There is no receive queue 9: queues go from 0 to 3"),
+        (&control, &["learn", "maybe"], "'maybe' is neither a NIC (n0) nor one of show, on, off, clear"),
+        (&control, &["rss", "set", "maybe", "on"], "'maybe' is neither a NIC (n0) nor one of on, off, mode"),
+        (&nic, &["show"], "does not answer as a control socket; is it a NIC's socket?"),
+    ] {
+        let args = [&["ctl", socket.as_str()], args].concat();
+        let (status, _, err) = parts(run(&args));
+        assert!(status == 1 && err.contains(wanted), "{args:?}: {status} {err}");
+    }
+    assert!(serve.say("rss get").contains("in force: nothing, no queue runs"));
 }
 
 #[test]

@@ -41,7 +41,7 @@ struct OneNic {
     /// Queue pairs of n0.
     #[arg(long, value_name = "N")]
     queues: Option<String>,
-    /// Port of n0: tap:NAME, loopback, echo, null, gen:flows=16,size=60...
+    /// Port of n0: tap:NAME, link:NIC, loopback, echo, null, "gen:flows=16;size=60"...
     #[arg(long, value_name = "PORT")]
     port: Option<String>,
     /// MTU of n0's port.

@@ -139,7 +139,7 @@ pub struct RssStatus {
     pub default_table: bool,
     /// Receive queues by hash, as they were set.
     pub table: Vec<u16>,
-    /// The same with running queues only: what is in force.
+    /// The same with running queues only: what is in force. Empty while none runs.
     pub effective: Vec<u16>,
     /// Receive queue of packets without a hash.
     pub unclassified: u16,

@@ -130,7 +130,7 @@ pub(super) fn rss(nic: &Nic) -> RssStatus {
         hash_types: types.map(|(name, _)| (*name).into()).collect(),
         default_table: config.table.is_none(),
         table: rss.table(steering.queue_pairs()),
-        effective: rss.effective_table(),
+        effective: if nic.rx.iter().any(|q| q.is_running()) { rss.effective_table() } else { Vec::new() },
         unclassified: config.unclassified,
     }
 }

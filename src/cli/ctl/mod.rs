@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use flownic::control::client::Client;
+use flownic::control::protocol::Code;
 use flownic::control::replies::*;
-use flownic::control::{ENVIRONMENT, Request, default_path};
+use flownic::control::{ControlError, ENVIRONMENT, Request, default_path};
 use flownic::stats::NicStats;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -41,7 +42,7 @@ enum Command {
         /// This NIC only.
         nic: Option<String>,
     },
-    /// Show counters.
+    /// Show counters: what has been counted in all or, with --watch, per second (with --json always in all).
     Stats {
         /// This NIC only.
         nic: Option<String>,
@@ -70,6 +71,7 @@ enum Command {
     Rss(Rss),
     /// Learned flows: [NIC] [show | on | off | clear [QUEUE]].
     Learn {
+        /// Which NIC, and what to do: show (if nothing is said), on, off, or clear all or those of a queue.
         #[arg(value_name = "[NIC] [show|on|off|clear [QUEUE]]")]
         words: Vec<String>,
     },
@@ -77,6 +79,7 @@ enum Command {
     Trace(trace::Trace),
     /// Set the link up or down: [NIC] up|down.
     Link {
+        /// Which NIC, and up or down.
         #[arg(value_name = "[NIC] up|down", required = true)]
         words: Vec<String>,
     },
@@ -147,14 +150,31 @@ impl Ctl {
             Failure::Usage(format!("Where is the control socket? Say --control PATH or set {ENVIRONMENT}"))
         })?;
         // What makes no sense is said before anybody is asked.
+        let first = first_word(&self.command);
         let task = task(self.command).map_err(Failure::Usage)?;
         let client = Client::connect(&path)?;
         let mut session = Session { client, json: self.json };
-        session.run(task).map_err(|e| match e {
+        let result = session.run(task).map_err(|e| match (e, first) {
+            (Failure::Refused(e), Some((word, own))) if e.code == Code::NotFound => {
+                Failure::Refused(session.neither(e, &word, own))
+            }
+            (e, _) => e,
+        });
+        result.map_err(|e| match e {
             Failure::Refused(e) if self.json => Failure::Json(json!({ "error": e }).to_string()),
             e => e,
         })
     }
+}
+
+/// The first word of a command in which it is a NIC or one of the command's own words, and those.
+fn first_word(command: &Command) -> Option<(String, &'static [&'static str])> {
+    let (words, own) = match command {
+        Command::Learn { words } => (words, words::LEARN),
+        Command::Rss(Rss::Set { words }) => (words, words::RSS),
+        _ => return None,
+    };
+    words.first().filter(|w| !own.contains(&w.as_str())).map(|w| (w.clone(), own))
 }
 
 /// What to ask, and how to show the answer.
@@ -212,6 +232,15 @@ impl Session {
             Task::Do(r) => self.show(&r, |Done {}| String::new()),
             Task::Trace(r) => self.trace(&r),
         }
+    }
+
+    /// A better word on a NIC that there is not, where a misspelt command is taken for one.
+    fn neither(&mut self, error: ControlError, word: &str, own: &[&str]) -> ControlError {
+        let Ok(nics) = self.client.call::<Vec<NicStatus>>(&Request::Show { nic: None }) else { return error };
+        let nics: Vec<_> = nics.iter().map(|n| n.nic.as_str()).collect();
+        let message =
+            format!("'{word}' is neither a NIC ({}) nor one of {}", nics.join(", "), own.join(", "));
+        ControlError { message, ..error }
     }
 
     /// Asks, and shows the answer.

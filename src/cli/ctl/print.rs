@@ -143,7 +143,9 @@ pub(super) fn rss(r: RssStatus) -> String {
     let _ = writeln!(text, "  hash types: {}", or_none(&r.hash_types));
     let _ = writeln!(text, "  packets without a hash: queue {}", r.unclassified);
     text += &indirection(if r.default_table { "default table" } else { "table" }, &r.table);
-    if r.effective != r.table {
+    if r.effective.is_empty() {
+        text.push_str("  in force: nothing, no queue runs\n");
+    } else if r.effective != r.table {
         text += &indirection("in force, with the queues that run", &r.effective);
     }
     text

@@ -32,8 +32,10 @@ pub(super) fn delete_flow(mut words: Vec<String>) -> Result<Request, String> {
     }
 }
 
+pub(super) const LEARN: &[&str] = &["show", "on", "off", "clear"];
+
 pub(super) fn learn(words: Vec<String>) -> Result<Request, String> {
-    let (nic, words) = Target::split(words, &["show", "on", "off", "clear"]);
+    let (nic, words) = Target::split(words, LEARN);
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] | ["show"] => Ok(Request::LearnShow { nic }),
         ["on"] => Ok(Request::LearnSet { nic, on: true }),
@@ -44,7 +46,7 @@ pub(super) fn learn(words: Vec<String>) -> Result<Request, String> {
     }
 }
 
-const RSS: &[&str] =
+pub(super) const RSS: &[&str] =
     &["on", "off", "mode", "key", "hkey", "equal", "weight", "entries", "default", "types", "unclassified"];
 
 pub(super) fn set_rss(words: Vec<String>) -> Result<Request, String> {
