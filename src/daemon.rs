@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use log::info;
 use thiserror::Error;
 
 use crate::config::{Config, NicConfig, PortConfig};
@@ -209,7 +208,6 @@ impl Drop for Daemon {
             let _ = thread.join();
         }
         self.flush_captures();
-        info!("Stopped");
     }
 }
 

@@ -65,7 +65,7 @@ impl Serve {
         let config = self.config()?;
         let stop = signals().map_err(|e| Failure::failed(&e))?;
         let daemon = Arc::new(Daemon::start(&config).map_err(|e| Failure::failed(&e))?);
-        let _control = control(&daemon, &config, no_control)?;
+        let control = control(&daemon, &config, no_control)?;
         info!(
             "Ready: {}",
             config.nics.iter().map(|n| place(&n.name, &n.endpoint)).collect::<Vec<_>>().join(", ")
@@ -75,6 +75,9 @@ impl Serve {
             Ok([true, _]) => info!("Stopping, as told"),
             _ => info!("Stopping: the last front end is gone"),
         }
+        drop(control);
+        drop(daemon);
+        info!("Stopped");
         Ok(())
     }
 }
