@@ -17,6 +17,10 @@ const CLIENT_CPU: usize = 1;
 const RULES: u16 = 1000;
 /// Time between the start of traffic and the measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
+/// Share of the CPUs that others may take before a run is repeated.
+const DISTURBED: f64 = 0.05;
+/// Times that a run is made at most.
+const TRIES: usize = 3;
 const USAGE: &str = "Usage: beside_dpdk [--runs N] [--seconds S]
 
   --runs N      runs of each case and back end, in turns, 1 to 100 (7)
@@ -147,6 +151,21 @@ fn run_flownic(case: &Case, time: Duration) -> Run {
     run
 }
 
+/// Repeats a run that others have disturbed, and keeps the one that was disturbed least.
+fn least_disturbed(mut run: impl FnMut() -> Run) -> Run {
+    let mut best = run();
+    for _ in 1..TRIES {
+        if best.foreign <= DISTURBED {
+            break;
+        }
+        let next = run();
+        if next.foreign < best.foreign {
+            best = next;
+        }
+    }
+    best
+}
+
 /// Seconds that the two CPUs have been busy, or taken away, since boot.
 fn busy() -> f64 {
     let text = fs::read_to_string("/proc/stat").expect("/proc/stat is there");
@@ -204,11 +223,11 @@ fn main() {
         for (case, (dpdk, flownic)) in CASES.iter().zip(&mut runs) {
             // Who goes first takes turns, too.
             if n % 2 == 0 {
-                dpdk.push(run_dpdk(case, settings.time));
+                dpdk.push(least_disturbed(|| run_dpdk(case, settings.time)));
             }
-            flownic.push(run_flownic(case, settings.time));
+            flownic.push(least_disturbed(|| run_flownic(case, settings.time)));
             if n % 2 == 1 {
-                dpdk.push(run_dpdk(case, settings.time));
+                dpdk.push(least_disturbed(|| run_dpdk(case, settings.time)));
             }
             let (d, f) = (dpdk[n], flownic[n]);
             eprintln!(
@@ -241,7 +260,10 @@ fn main() {
     println!("\nBefore: {before}");
     println!("After:  {}", about_machine());
     println!("Others took {foreign:.0} % of the two CPUs (median; {most:.0} % in the worst run).");
-    if foreign > 5.0 {
-        println!("That is too much to trust the figures; the ratio suffers least.");
+    if most > DISTURBED * 100.0 {
+        println!(
+            "Don't trust figures, nor ratios, of runs in which others took more than {:.0} %.",
+            DISTURBED * 100.0
+        );
     }
 }
