@@ -235,35 +235,34 @@ fn an_idle_flownic_sleeps() {
 
 #[test]
 fn a_flownic_that_polls_carries_traffic() {
+    let workdir = Workdir::new();
     let host = Namespace::new("host");
-    let workdirs = [Workdir::new(), Workdir::new()];
-    let mut guest = Guest::builder("guest");
-    // One queue where polling never ceases: it takes a processor for each.
-    for (workdir, queues) in workdirs.iter().zip([1, 2]) {
-        guest = guest.nic(Nic::flownic(Flownic::socket(workdir, "n0"), queues));
-    }
-    let mut always = Flownic::start(&host, &workdirs[0], &["n0,port=tap:always"], &["--poll", "always"]);
-    let mut adaptive =
-        Flownic::start(&host, &workdirs[1], &["n0,queues=2,port=tap:adaptive"], &["--poll", "adaptive"]);
-    let guest = guest.boot(&workdirs[0]);
-    let exercise = |subnet: u8, tap: &str| {
-        let link = Link::up(subnet, Interface::named(&host, tap), guest.interface(subnet.into()));
+    let start = |poll| Flownic::start(&host, &workdir, &["n0,port=tap:fn0"], &["--poll", poll]);
+    // The guest boots without it: polling without end takes a processor away.
+    let mut flownic = start("off");
+    let guest = boot_single(&workdir);
+    guest.interface(0).up(&["10.77.0.2/24"]);
+    for poll in ["always", "adaptive"] {
+        assert_eq!(flownic.end(libc::SIGTERM), Done::Exited(0));
+        flownic = start(poll);
+        Interface::named(&host, "fn0").up(&["10.77.0.1/24"]);
+        wait_for_answer(&host, "10.77.0.2");
+        let link = connect(&host, &guest);
         link.ping(1500);
         link.netperf(Family::V4, &["TCP_RR", "TCP_STREAM", "UDP_STREAM"]);
         link.transfer(1_000_000);
-        guest.interface(subnet.into()).down();
-        Interface::named(&host, tap).down();
-    };
-    exercise(0, "always");
-    let [_, ticks] = activity(&host, always.pid());
-    assert!(ticks > 0, "it polls when there is nothing to do, too");
-    assert_eq!(always.end(libc::SIGTERM), Done::Exited(0));
-    exercise(1, "adaptive");
-    let pid = adaptive.pid();
-    wait_for("polling to cease with the traffic", LIMIT, || match activity(&host, pid) {
-        [0, 0] => Ok(()),
-        busy => Err(format!("{busy:?}")),
-    });
+        link.near_interface().down();
+        let pid = flownic.pid();
+        if poll == "always" {
+            let [_, ticks] = activity(&host, pid);
+            assert!(ticks > 0, "it polls when there is nothing to do, too");
+        } else {
+            wait_for("polling to cease with the traffic", LIMIT, || match activity(&host, pid) {
+                [0, 0] => Ok(()),
+                busy => Err(format!("{busy:?}")),
+            });
+        }
+    }
 }
 
 #[test]

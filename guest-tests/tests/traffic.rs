@@ -147,7 +147,8 @@ fn memory_that_is_added_under_traffic_is_used() {
         link.far(Family::V4)
     };
     let before = guest.read("/proc/meminfo");
-    let under_way = host.spawn(&format!("exec ping -f -q -s 1400 {address}"));
+    let mut under_way = host.spawn(&format!("ping -q -i 0.002 -c 2000 -W 5 -s 1400 {address}"));
+    under_way.wait_for_text("PING", Duration::from_secs(20));
     let qmp = guest.qmp();
     qmp.execute(
         "object-add",
@@ -163,8 +164,7 @@ fn memory_that_is_added_under_traffic_is_used() {
         };
         if total(&now) >= total(&before) + (ADDED >> 10) * 9 / 10 { Ok(()) } else { Err(now) }
     });
-    under_way.kill(libc::SIGINT);
-    let output = under_way.wait(Duration::from_secs(20));
+    let output = under_way.wait(Duration::from_secs(60));
     assert!(output.text().contains(" 0% packet loss"), "{output}");
     let link = Link::up(0, Interface::named(&host, "fn0"), guest.interface(0));
     link.netperf(Family::V4, &["TCP_STREAM", "UDP_STREAM"]);
