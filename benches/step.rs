@@ -103,8 +103,9 @@ fn step(c: &mut Criterion) {
                     });
                 });
                 let (tx, rx) = (bed.nic.tx_counters[0].packets.get(), bed.nic.rx_counters[0].packets.get());
-                assert_eq!((tx > 0, rx > 0), (sends, receives), "{:?}", bed.nic.stats());
-                assert!(!sends || !receives || tx == rx, "{:?}", bed.nic.stats());
+                // Nothing happened if it was not asked for on the command line.
+                let as_expected = (tx > 0, rx > 0) == (sends, receives) && (!sends || !receives || tx == rx);
+                assert!(tx + rx == 0 || as_expected, "{:?}", bed.nic.stats());
             }
         }
     }

@@ -382,7 +382,7 @@ impl Model {
 
     fn prepare(&mut self, s: &mut Script<'_>) {
         let Device::Rx(ring) = &mut self.device else { unreachable!() };
-        ring.prepare(s.below(48));
+        ring.prepare();
         self.expect(&vec![], &[]);
     }
 
