@@ -183,7 +183,7 @@ impl Model {
             8..11 => return self.kicks(what & 1 == 0),
             _ if matches!(self.device, Device::Tx(..)) => return self.transmit(s),
             11..16 => self.publish(),
-            16..18 => self.prepare(s),
+            16..18 => self.prepare(),
             _ => return self.receive(s),
         }
         true
@@ -380,7 +380,7 @@ impl Model {
         false
     }
 
-    fn prepare(&mut self, s: &mut Script<'_>) {
+    fn prepare(&mut self) {
         let Device::Rx(ring) = &mut self.device else { unreachable!() };
         ring.prepare();
         self.expect(&vec![], &[]);
