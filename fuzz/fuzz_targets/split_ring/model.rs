@@ -55,7 +55,8 @@ impl Model {
             bad_buffers: 0,
             walked: Some(0),
         };
-        let writes = if matches!(model.device, Device::Rx(_)) { model.refusal() } else { Vec::new() };
+        // Both kinds of ring start with kicks refused.
+        let writes = model.refusal();
         model.expect(&writes, &[]);
         model
     }
@@ -242,7 +243,7 @@ impl Model {
         (self.malformed, self.bad_buffers) = (0, 0);
         self.walked = Some(0);
         self.announced = self.next_avail;
-        let writes = if matches!(self.device, Device::Rx(_)) { self.refusal() } else { Vec::new() };
+        let writes = self.refusal();
         self.expect(&writes, &[]);
         self.observe();
     }
