@@ -222,11 +222,16 @@ fn checksum(
         return Ok(());
     }
     tally.checksummed += 1;
-    let (head, rest) = frame.split_at(frame.len().min(HEAD));
-    tally.count(
-        q.ring.push(NetHeader::default(), head, &[Segment::from_slice(rest)], frame.len()),
-        frame.len(),
-    )
+    push_plain(q, frame, &[], tally)
+}
+
+/// Delivers a frame that leaves the guest nothing to do, in two pieces.
+fn push_plain(q: &mut RxQueue, first: &[u8], second: &[u8], tally: &mut Tally) -> Result<(), RingFault> {
+    // The first piece may be longer than a head: a whole frame, or the headers of a segment.
+    let (head, rest) = first.split_at(first.len().min(HEAD));
+    let tail = [Segment::from_slice(rest), Segment::from_slice(second)];
+    let len = first.len() + second.len();
+    tally.count(q.ring.push(NetHeader::default(), head, &tail, len), len)
 }
 
 /// For a guest that does not take large frames of this kind.
@@ -243,11 +248,7 @@ fn segment(
     let mut result = Ok(());
     let cut = offload::segment(frame, &batch.frame(i).net, &mut |headers: &[u8], payload: &[u8]| {
         if result.is_ok() {
-            // The head of a segment may hold less than its headers: they can be longer than HEAD.
-            let (head, rest) = headers.split_at(headers.len().min(HEAD));
-            let tail = [Segment::from_slice(rest), Segment::from_slice(payload)];
-            let len = headers.len() + payload.len();
-            result = tally.count(q.ring.push(NetHeader::default(), head, &tail, len), len);
+            result = push_plain(q, headers, payload, tally);
         }
     });
     match cut {
