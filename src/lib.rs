@@ -9,6 +9,7 @@
 //! * [`vhost`]: the transport: connections, memory, and the rings ([`vhost::ring`]);
 //! * [`port`]: what the wire is connected to;
 //! * [`nic`]: one NIC's state, which outlives connections;
+//! * [`command`]: the commands with which a guest programs its NIC;
 //! * [`dataplane`]: workers, which bring frames from ports to guests and back;
 //! * [`stats`], [`trace`]: what can be seen of it;
 //! * [`config`], [`daemon`]: from flags to a running process;
@@ -16,6 +17,7 @@
 //! * [`listener`]: a socket path that never vanishes.
 #![warn(missing_docs)]
 
+pub mod command;
 pub mod config;
 pub mod control;
 pub mod daemon;
