@@ -383,9 +383,9 @@ struct flownic_identity {
 	__u8 reserved;
 	__le32 hash_types;
 	__le32 capabilities;
-	__u8 features[8];		/* le64, unaligned in a packed answer */
+	__u8 features[8];		/* le64, not aligned */
 	__le32 profile;
-	__u8 reserved2[4];
+	__u8 reserved2[8];
 	char version[24];
 };
 

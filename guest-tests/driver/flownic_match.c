@@ -73,14 +73,10 @@ static void put(struct flownic_match *match, unsigned int at, const void *key, c
 	}
 }
 
-/* Matches a field of the header at @at; @value and @mask have the field's size. */
+/* Matches a field of the header that starts at @at. */
 #define PUT(match, at, header, field, value, mask)				\
-do {										\
-	static_assert(sizeof(*(value)) == sizeof_field(struct header, field));	\
-	static_assert(sizeof(*(mask)) == sizeof_field(struct header, field));	\
 	put(match, (at) + offsetof(struct header, field), value, mask,		\
-	    sizeof(*(value)));							\
-} while (0)
+	    sizeof_field(struct header, field))
 
 static unsigned int add_eth(struct flownic_match *match, __be16 n_proto)
 {
@@ -121,8 +117,8 @@ static u8 transport_selector(u8 ip_proto)
 }
 
 /* Ports are at the same place in TCP and UDP. */
-static void put_ports(struct flownic_match *match, unsigned int at, __be16 source, __be16 source_mask,
-		      __be16 dest, __be16 dest_mask)
+static void put_ports(struct flownic_match *match, unsigned int at, __be16 source,
+		      __be16 source_mask, __be16 dest, __be16 dest_mask)
 {
 	static_assert(offsetof(struct tcphdr, source) == offsetof(struct udphdr, source));
 	static_assert(offsetof(struct tcphdr, dest) == offsetof(struct udphdr, dest));
@@ -158,7 +154,8 @@ static void match_transport6(struct flownic_match *match, const struct ethtool_t
 }
 
 /* The first four bytes after the IP header: only TCP and UDP have selectors. */
-static int put_l4_bytes(struct flownic_match *match, __be32 key, __be32 mask, u8 ip_proto, u8 proto_mask)
+static int put_l4_bytes(struct flownic_match *match, __be32 key, __be32 mask, u8 ip_proto,
+			u8 proto_mask)
 {
 	if (!mask)
 		return 0;
@@ -191,10 +188,12 @@ static int match_ip6(struct flownic_match *match, const struct ethtool_usrip6_sp
 	put(match, ip + offsetof(struct ipv6hdr, daddr), key->ip6dst, mask->ip6dst, 16);
 	put_tclass(match, ip, key->tclass, mask->tclass);
 	put_protocol(match, ip, htons(ETH_P_IPV6), key->l4_proto, mask->l4_proto);
-	return put_l4_bytes(match, key->l4_4_bytes, mask->l4_4_bytes, key->l4_proto, mask->l4_proto);
+	return put_l4_bytes(match, key->l4_4_bytes, mask->l4_4_bytes, key->l4_proto,
+			    mask->l4_proto);
 }
 
-static void match_ether(struct flownic_match *match, const struct ethhdr *key, const struct ethhdr *mask)
+static void match_ether(struct flownic_match *match, const struct ethhdr *key,
+			const struct ethhdr *mask)
 {
 	unsigned int at = add(match, FLOWNIC_SEL_ETH);
 
@@ -246,7 +245,8 @@ int flownic_match_spec(struct flownic_match *match, const struct ethtool_rx_flow
 	}
 	/* dst-mac, which any flow type may have: the Ethernet selector is the first. */
 	if (!err && fs->flow_type & FLOW_MAC_EXT)
-		put(match, offsetof(struct ethhdr, h_dest), fs->h_ext.h_dest, fs->m_ext.h_dest, ETH_ALEN);
+		put(match, offsetof(struct ethhdr, h_dest), fs->h_ext.h_dest, fs->m_ext.h_dest,
+		    ETH_ALEN);
 	return err;
 }
 
