@@ -27,6 +27,7 @@
 #include <linux/cpu_rmap.h>
 #include <linux/etherdevice.h>
 #include <linux/ethtool.h>
+#include <linux/if_vlan.h>
 #include <linux/interrupt.h>
 #include <linux/netdevice.h>
 #include <linux/scatterlist.h>
@@ -44,6 +45,7 @@
 
 struct flownic_net;
 struct flownic_ctl;
+struct flownic_ctrl_buf;
 
 /*
  * A command in band (flownic_cmd.c). The caller owns it, and its buffers, until
@@ -72,7 +74,6 @@ struct flownic_rx_stats {
 	u64_stats_t xdp_tx;
 	u64_stats_t xdp_redirects;
 	u64_stats_t polls;		/* NAPI polls that were given a budget */
-	u64_stats_t interrupts;
 	struct u64_stats_sync syncp;
 };
 
@@ -92,7 +93,6 @@ struct flownic_tx_stats {
 	u64_stats_t xdp_packets;
 	u64_stats_t timeouts;
 	u64_stats_t commands;
-	u64_stats_t interrupts;
 	struct u64_stats_sync syncp;
 };
 
@@ -104,6 +104,8 @@ struct flownic_rx {
 	struct xdp_rxq_info xdp_rxq;
 	struct xdp_frame *xdp_tx[FLOWNIC_XDP_BATCH];	/* collected by this poll */
 	unsigned int xdp_tx_count;
+	bool xdp_redirected;		/* by this poll */
+	unsigned long interrupts;	/* one writer: the interrupt */
 	struct flownic_rx_stats stats;
 };
 
@@ -111,7 +113,10 @@ struct flownic_rx {
 struct flownic_tx {
 	struct virtqueue *vq;
 	struct netdev_queue *txq;	/* has the lock */
+	bool usable;			/* the virtqueue is there and the device runs */
 	unsigned int pending;		/* chains that the device has */
+	unsigned int xdp_pending;	/* of those, XDP's frames */
+	unsigned long interrupts;	/* one writer: the interrupt */
 	struct scatterlist sg[MAX_SKB_FRAGS + 2];
 	struct flownic_tx_stats stats;
 };
@@ -125,6 +130,7 @@ struct flownic_pair {
 	struct flownic_net *fn;
 	unsigned int index;
 	struct napi_struct napi;
+	bool up;			/* NAPI is enabled; under the transmit queue's lock, too */
 	struct flownic_rx rx;
 	struct flownic_tx tx;
 
@@ -135,7 +141,7 @@ struct flownic_pair {
 	bool notified;
 	int rmap_index;
 	cpumask_t affinity;		/* outlives restarts */
-	bool affinity_set;
+	bool affinity_set;		/* by a user, not by us */
 
 	char rx_name[24];
 	char tx_name[24];
@@ -146,7 +152,9 @@ struct flownic_ctrl {
 	struct virtqueue *vq;		/* NULL: the device has none */
 	struct mutex lock;		/* one command at a time */
 	struct completion done;
-	void *buf;
+	struct flownic_ctrl_buf *buf;
+	bool stuck;
+	DECLARE_BITMAP(vlans, VLAN_N_VID);
 	struct work_struct rx_mode;	/* ndo_set_rx_mode() may not sleep */
 };
 
@@ -158,17 +166,24 @@ struct flownic_net {
 	unsigned int num_pairs;		/* in use: the first ones; under RTNL */
 	bool running;			/* the device; under RTNL */
 	bool up;			/* the interface: NAPI of num_pairs pairs is enabled */
+	u64 offered;			/* features that both sides have */
+	wait_queue_head_t drained;	/* a transmit queue's last chain was reaped */
+	struct virtio_net_hdr_v1 *no_offloads;	/* a header of zeroes */
+	struct mutex irq_lock;		/* affinities, and dev->rx_cpu_rmap for its writers */
 
-	/* Wanted ring sizes, at most the virtqueues' (flownic_queues.c). */
+	/* How much of the virtqueues is used, and how large those are (flownic_queues.c). */
 	unsigned int rx_ring;
 	unsigned int tx_ring;
+	unsigned int rx_ring_max;
+	unsigned int tx_ring_max;
 
 	/* How receive buffers are laid out, from the device's start to its stop. */
 	unsigned int rx_headroom;	/* before the virtio-net header */
 	unsigned int rx_room;		/* for header and frame */
 
 	struct bpf_prog __rcu *xdp_prog;
-	bool large_rx;			/* the user wants frames larger than MTU (rx-gro-hw) */
+	bool rx_csum;			/* wanted: checksums done by the device (rx) */
+	bool large_rx;			/* wanted: frames larger than MTU (rx-gro-hw) */
 
 	struct flownic_ctrl ctrl;
 	struct work_struct config_work;	/* link state and announcements */
@@ -187,24 +202,42 @@ int flownic_dev_start(struct flownic_net *fn);
 void flownic_dev_stop(struct flownic_net *fn);
 /* Stops and starts with what is wanted now, interface included. After an error the device is down. */
 int flownic_dev_restart(struct flownic_net *fn);
+bool flownic_dev_stale(const struct flownic_net *fn);
+bool flownic_dev_has_large_rx(const struct flownic_net *fn);
+void flownic_dev_reset_work(struct work_struct *work);
 
 /* flownic_main.c */
-void flownic_up(struct flownic_net *fn);	/* NAPI and transmit queues of num_pairs pairs */
+int flownic_up(struct flownic_net *fn, unsigned int stale);
 void flownic_down(struct flownic_net *fn);
+void flownic_drain(struct flownic_net *fn, unsigned int first);
 
 /* flownic_rx.c */
-int flownic_rx_start(struct flownic_pair *pair);	/* page pool and buffers */
+void flownic_rx_layout(struct flownic_net *fn);
+int flownic_rx_start(struct flownic_pair *pair);
+void flownic_rx_fill(struct flownic_pair *pair);
 void flownic_rx_stop(struct flownic_pair *pair);
-void flownic_rx_discard(struct flownic_pair *pair);	/* what arrived while the interface was down */
+void flownic_rx_discard(struct flownic_pair *pair);
+int flownic_rx_up(struct flownic_pair *pair);
+void flownic_rx_down(struct flownic_pair *pair);
 int flownic_poll(struct napi_struct *napi, int budget);
 void flownic_rx_callback(struct virtqueue *vq);
+struct page *flownic_rx_get(struct flownic_rx *rx, unsigned int *len);
+void flownic_rx_drop_rest(struct flownic_rx *rx, unsigned int buffers);
+void flownic_rx_count_drop(struct flownic_rx *rx);
+struct sk_buff *flownic_rx_build(struct flownic_pair *pair, struct page *page, unsigned int offset,
+				 unsigned int len, unsigned int meta);
+bool flownic_rx_add_page(struct sk_buff *skb, struct page *page, unsigned int offset,
+			 unsigned int len);
 
 /* flownic_tx.c */
 netdev_tx_t flownic_start_xmit(struct sk_buff *skb, struct net_device *dev);
 void flownic_tx_callback(struct virtqueue *vq);
-/* Returns true if all has been reaped that the device had done, and its interrupt is armed. */
-bool flownic_tx_poll(struct flownic_pair *pair, int budget);
-void flownic_tx_stop(struct flownic_pair *pair);	/* gives up what the device still had */
+void flownic_tx_poll(struct flownic_pair *pair, int budget);
+bool flownic_tx_arm(struct flownic_pair *pair);
+void flownic_tx_start(struct flownic_pair *pair);
+void flownic_tx_close(struct flownic_pair *pair);
+void flownic_tx_stop(struct flownic_pair *pair);
+void flownic_tx_reap_work(struct work_struct *work);
 int flownic_tx_frames(struct flownic_pair *pair, struct xdp_frame **frames, int count, bool kick);
 
 /**
@@ -240,16 +273,21 @@ void flownic_cmd_done(struct flownic_cmd *cmd, u32 used_len);
 /* flownic_xdp.c */
 int flownic_xdp(struct net_device *dev, struct netdev_bpf *bpf);
 int flownic_xdp_xmit(struct net_device *dev, int count, struct xdp_frame **frames, u32 flags);
-/* The largest MTU with a program that takes (does not take) frames in several buffers. */
 unsigned int flownic_xdp_max_mtu(const struct flownic_net *fn, bool frags);
+struct sk_buff *flownic_xdp_run(struct flownic_pair *pair, struct bpf_prog *prog,
+				struct page *page, unsigned int len, unsigned int rest);
+void flownic_xdp_flush(struct flownic_pair *pair);
 
 /* flownic_ctrlvq.c: 0, -EOPNOTSUPP, -EIO (refused), -ETIMEDOUT */
+int flownic_ctrl_init(struct flownic_net *fn);
+void flownic_ctrl_free(struct flownic_net *fn);
+void flownic_ctrl_start(struct flownic_net *fn, struct virtqueue *vq);
+void flownic_ctrl_stop(struct flownic_net *fn);
+void flownic_ctrl_restore(struct flownic_net *fn);
 int flownic_ctrl_set_pairs(struct flownic_net *fn, unsigned int pairs);
 int flownic_ctrl_set_mac(struct flownic_net *fn, const u8 *mac);
 int flownic_ctrl_vlan(struct flownic_net *fn, u16 id, bool add);
 int flownic_ctrl_announced(struct flownic_net *fn);
-void flownic_ctrl_rx_mode_work(struct work_struct *work);
-void flownic_ctrl_restore(struct flownic_net *fn);	/* says it all again to a fresh device */
 void flownic_ctrl_callback(struct virtqueue *vq);
 
 /* flownic_queues.c: ethtool -l/-L and -g/-G */
@@ -261,11 +299,12 @@ void flownic_get_ringparam(struct net_device *dev, struct ethtool_ringparam *rin
 int flownic_set_ringparam(struct net_device *dev, struct ethtool_ringparam *ring,
 			  struct kernel_ethtool_ringparam *kernel_ring,
 			  struct netlink_ext_ack *extack);
-int flownic_set_num_pairs(struct flownic_net *fn, unsigned int pairs);
 
 /* flownic_irq.c */
-int flownic_irq_start(struct flownic_net *fn);	/* after the virtqueues have been found */
-void flownic_irq_stop(struct flownic_net *fn);	/* before they go */
+int flownic_irq_start(struct flownic_net *fn);
+void flownic_irq_stop(struct flownic_net *fn);
+int flownic_irq_map(struct flownic_net *fn);
+void flownic_irq_spread(struct flownic_net *fn);
 
 /* flownic_stats.c: ethtool -S, rtnl_link_stats64, queue statistics */
 int flownic_get_sset_count(struct net_device *dev, int sset);
@@ -314,6 +353,11 @@ int flownic_rx_flow_steer(struct net_device *dev, const struct sk_buff *skb, u16
 #endif
 
 extern const struct ethtool_ops flownic_ethtool_ops;
+
+static inline bool flownic_xdp_has_frags(const struct bpf_prog *prog)
+{
+	return prog->aux->xdp_has_frags;
+}
 
 static inline struct flownic_pair *flownic_pair_of(struct virtqueue *vq)
 {

@@ -30,7 +30,7 @@ pub mod wait;
 pub mod workdir;
 
 pub use flownic::Flownic;
-pub use guest::{Guest, Nic};
+pub use guest::{Driver, Guest, Nic};
 pub use image::{Kernel, Qemu};
 pub use link::{Family, Link};
 pub use machine::{Machine, Output, Process};
