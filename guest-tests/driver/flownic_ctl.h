@@ -26,7 +26,7 @@
 #include "flownic_match.h"
 #include "flownic_net.h"
 
-#if FLOWNIC_KERNEL(6, 12)
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
 #include <linux/unaligned.h>
 #else
 #include <asm/unaligned.h>
@@ -37,9 +37,9 @@
 #endif
 
 /* Tables of RSS may change their size, and the stack helps with folding them. */
-#define FLOWNIC_DYNAMIC_RSS_TABLE	FLOWNIC_KERNEL(7, 0)
+#define FLOWNIC_DYNAMIC_RSS_TABLE	(LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0))
 /* The stack keeps RSS contexts, and asks for hash fields by operations of their own. */
-#define FLOWNIC_RXFH_CONTEXT_OPS	FLOWNIC_KERNEL(6, 17)
+#define FLOWNIC_RXFH_CONTEXT_OPS	(LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0))
 
 /* A command on its way (flownic_cmd.c). */
 
