@@ -254,6 +254,11 @@ impl TupleSpace {
         Ok(RuleSlot(slot))
     }
 
+    /// Changes what a rule does; `slot` must be in use.
+    pub(crate) fn set_action(&mut self, RuleSlot(slot): RuleSlot, action: Action) {
+        self.actions[slot as usize] = action;
+    }
+
     /// Removes a rule; `slot` must be in use.
     pub(crate) fn remove(&mut self, RuleSlot(slot): RuleSlot) {
         let Meta { tag, next } = self.meta[slot as usize];
