@@ -139,8 +139,8 @@ impl From<FilterError> for ControlError {
             FilterError::NoSpace(_) => Code::NoSpace,
             FilterError::Exists { .. } => Code::Exists,
             FilterError::NotFound { .. } => Code::NotFound,
-            FilterError::Busy { .. } => Code::Busy,
-            FilterError::Invalid(_) => Code::Invalid,
+            FilterError::Busy { .. } | FilterError::TryAgain(_) => Code::Busy,
+            FilterError::Invalid(_) | FilterError::Key(_) => Code::Invalid,
         };
         ControlError::new(code, e.to_string())
     }

@@ -17,7 +17,9 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::key::{Mask, Match};
+use super::knobs::{FilterKey, Knobs};
 use super::ntuple::NtupleTable;
+use super::program::FilterFaults;
 use super::staged::Staged;
 use super::tuple::{Action, Full, Rank, RuleSlot, TupleSpace};
 use crate::packet::Headers;
@@ -60,6 +62,12 @@ pub enum FilterError {
         /// How many rules refer to it.
         rules: u32,
     },
+    /// So many rules are on their way, and no more can be ([`Knobs::in_flight`]).
+    #[error("{0} rule(s) are on their way; try again when one has arrived")]
+    TryAgain(u32),
+    /// A classifier compares what a card with this key can't.
+    #[error("The card can't compare this; its filter key is {0}")]
+    Key(FilterKey),
     /// A value is outside what is allowed; the text says which and what is.
     #[error("{0}")]
     Invalid(String),
@@ -102,6 +110,8 @@ pub struct FilterTable {
     classifiers: BTreeMap<u32, Classifier>,
     rules: BTreeMap<u32, (RuleSlot, Rule)>,
     pub(super) staged: Staged,
+    pub(super) knobs: Knobs,
+    pub(super) faults: FilterFaults,
 }
 
 /// Rank of the group of ntuple rules: above the u16 of any other.
@@ -120,6 +130,8 @@ impl FilterTable {
             classifiers: BTreeMap::new(),
             rules: BTreeMap::new(),
             staged: Staged::default(),
+            knobs: Knobs::default(),
+            faults: FilterFaults::default(),
         }
     }
 

@@ -22,6 +22,7 @@ mod key;
 mod knobs;
 mod learn;
 mod ntuple;
+mod program;
 mod recent;
 mod rss;
 mod rxmode;
@@ -34,6 +35,7 @@ pub use key::{Mask, Match};
 pub use knobs::{DELAY_MAX, FilterKey, IN_FLIGHT_MAX, Knobs, Replace, parse_delay};
 pub use learn::{LearnConfig, LearnStats, LearnTable, Tick};
 pub use ntuple::{FlowType, Masked, NtupleSpec};
+pub use program::FilterFaults;
 pub use recent::RecentFlows;
 pub use rss::{
     DEFAULT_KEY, HashReport, KEY_MAX, KEY_MIN, Rss, RssConfig, RssError, RssKey, TABLE_DEFAULT, TABLE_MAX,

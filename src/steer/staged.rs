@@ -17,7 +17,7 @@
 //!
 //! Changing a rule again starts its time anew. The slot of a rule stays the same throughout, and with it its hits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::filter::{FilterError, FilterTable, Rule};
 use super::key::{Key, NEVER, WORDS};
@@ -28,9 +28,12 @@ const STAGED_GROUP: u32 = 1 << 16 | 1;
 /// How long a rule waits again for which there was no room in its time (another combination of fields took the last).
 const AGAIN: u64 = 1_000_000;
 
-/// What is waiting, by rule id.
+/// What is waiting, by rule id and by time.
 #[derive(Clone, Default)]
-pub(super) struct Staged(BTreeMap<u32, Waiting>);
+pub(super) struct Staged {
+    by_id: BTreeMap<u32, Waiting>,
+    by_due: BTreeSet<(u64, u32)>,
+}
 
 #[derive(Clone, Copy)]
 struct Waiting {
@@ -48,12 +51,21 @@ enum Change {
 }
 
 impl Staged {
+    fn put(&mut self, id: u32, waiting: Waiting) {
+        self.forget(id);
+        self.by_id.insert(id, waiting);
+        self.by_due.insert((waiting.due, id));
+    }
+
     pub(super) fn forget(&mut self, id: u32) {
-        self.0.remove(&id);
+        if let Some(waiting) = self.by_id.remove(&id) {
+            self.by_due.remove(&(waiting.due, id));
+        }
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.by_id.clear();
+        self.by_due.clear();
     }
 }
 
@@ -76,7 +88,7 @@ impl FilterTable {
         // For a moment it is in force, to see whether it can be. Nobody else looks meanwhile.
         let slot = self.create_rule(id, rule)?;
         self.set_aside(id, slot)?;
-        self.staged.0.insert(id, Waiting { due, change: Change::Rule });
+        self.staged.put(id, Waiting { due, change: Change::Rule });
         Ok(slot)
     }
 
@@ -94,7 +106,7 @@ impl FilterTable {
     ) -> Result<(), FilterError> {
         let (slot, _) = self.rule(id).ok_or(FilterError::NotFound { what: "rule", id })?;
         self.check_action(action)?;
-        let change = match self.staged.0.get(&id) {
+        let change = match self.staged.by_id.get(&id) {
             Some(Waiting { change: Change::Rule, .. }) => Change::Rule,
             _ if at_once => Change::Action,
             _ => {
@@ -103,27 +115,31 @@ impl FilterTable {
             }
         };
         self.note_action(id, action);
-        self.staged.0.insert(id, Waiting { due, change });
+        self.staged.put(id, Waiting { due, change });
         Ok(())
     }
 
     /// Rules whose creation or last change is not in force yet.
     pub fn staged(&self) -> u32 {
-        self.staged.0.len() as u32
+        self.staged.by_id.len() as u32
     }
 
-    /// When the next of them is due.
+    /// When the next of them is due; none if nothing will ever be.
     pub fn next_due(&self) -> Option<u64> {
-        self.staged.0.values().map(|w| w.due).min()
+        self.staged.by_due.first().map(|(due, _)| *due).filter(|due| *due != u64::MAX)
     }
 
     /// Puts in force what is due at `now`; returns how much was.
     pub fn settle(&mut self, now: u64) -> u32 {
-        let due: Vec<_> =
-            self.staged.0.iter().filter(|(_, w)| w.due <= now).map(|(&id, &w)| (id, w)).collect();
         let mut settled = 0;
-        for (id, waiting) in due {
-            let Some((slot, rule)) = self.rule(id) else { continue };
+        while let Some(&(due, id)) = self.staged.by_due.first()
+            && due <= now
+        {
+            let (Some((slot, rule)), Some(&waiting)) = (self.rule(id), self.staged.by_id.get(&id)) else {
+                debug_assert!(false, "who takes a rule away forgets that it waits");
+                self.staged.by_due.pop_first();
+                continue;
+            };
             let done = match waiting.change {
                 Change::Action => {
                     self.space.set_action(slot, rule.action);
@@ -132,10 +148,10 @@ impl FilterTable {
                 Change::Rule => self.put_in_force(id, slot, &rule),
             };
             if done {
-                self.staged.0.remove(&id);
+                self.staged.forget(id);
                 settled += 1;
-            } else if let Some(w) = self.staged.0.get_mut(&id) {
-                w.due = now.saturating_add(AGAIN);
+            } else {
+                self.staged.put(id, Waiting { due: now.saturating_add(AGAIN), ..waiting });
             }
         }
         settled
