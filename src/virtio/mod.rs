@@ -1,6 +1,13 @@
-//! The virtio specification as types: feature bits, the network header, device limits.
+//! The virtio specification as types: feature bits, the network header, commands and what they are about.
 //!
 //! Section numbers are those of virtio 1.4 (committee specification 01).
+
+pub mod admin;
+pub mod ctrl;
+pub mod flow;
+pub mod statistics;
+pub mod vendor;
+pub mod wire;
 
 use std::fmt;
 
