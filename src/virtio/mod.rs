@@ -2,6 +2,8 @@
 //!
 //! Section numbers are those of virtio 1.4 (committee specification 01).
 
+pub mod channel;
+
 use std::fmt;
 
 /// A named feature bit of the network device (5.1.3) or of the transport (6).
