@@ -1,8 +1,9 @@
 //! The data plane: what a worker does with frames, in both directions.
 //!
 //! [`worker::Worker::step`] is all of it: for each queue pair that the worker serves, frames that the port has are
-//! received ([`rx`]), and frames that the guest has are sent ([`tx`]).
+//! received ([`rx`]), and frames that the guest has are sent ([`tx`]); commands among them are carried out.
 
+mod in_band;
 pub mod rx;
 #[cfg(test)]
 pub(crate) mod testing;

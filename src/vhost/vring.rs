@@ -21,6 +21,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use super::dirty::DirtyLog;
 use super::ring::{Memory, RingFault, RingSetup, RxRing, SplitRing, TxRing};
+use crate::config::InBand;
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
 use crate::port::sys::adopt_eventfd;
 use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
@@ -192,6 +193,7 @@ impl NetVring {
             indirect: has(F_INDIRECT_DESC),
             mergeable: has(F_MRG_RXBUF),
             logging: has(F_LOG_ALL),
+            in_band: nic.config.in_band != InBand::Off,
             // 5.1.6.1: without VERSION_1 the header has no num_buffers, unless buffers can be merged.
             header_len: if has(F_VERSION_1 | F_MRG_RXBUF) { NetHeader::SIZE } else { NetHeader::SIZE - 2 },
             ..c.setup

@@ -3,6 +3,7 @@
 //! Section numbers are those of virtio 1.4 (committee specification 01).
 
 pub mod admin;
+pub mod channel;
 pub mod ctrl;
 pub mod flow;
 pub mod statistics;
