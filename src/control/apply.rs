@@ -164,20 +164,9 @@ fn set_rss(steering: &mut Steering, wanted: RssChange) -> Result<(), ControlErro
     if let Some(queue) = wanted.unclassified {
         config.unclassified = queue;
     }
-    let len = steering.rss().table(queues).len();
-    match wanted.table {
-        None => {}
-        Some(TableChange::Default) => config.table = None,
-        Some(TableChange::Entries(entries)) => config.table = Some(entries),
-        Some(TableChange::Equal(n)) if (1..=queues).contains(&n) => {
-            config.table = Some((0..len).map(|i| i as u16 % n).collect());
-        }
-        Some(TableChange::Equal(n)) => {
-            return Err(invalid(format!(
-                "The table can't spread over {n} queues: 1 to {queues} are possible"
-            )));
-        }
-        Some(TableChange::Weight(weights)) => config.table = Some(weighted(&weights, len, queues)?),
+    if let Some(change) = wanted.table {
+        let len = steering.rss().table(queues).len();
+        config.table = new_table(change, len, queues).map_err(invalid)?;
     }
     steering.set_rss(config)?;
     // Nothing fails from here on.
@@ -193,11 +182,32 @@ fn set_rss(steering: &mut Steering, wanted: RssChange) -> Result<(), ControlErro
     Ok(())
 }
 
+/// The table of `len` entries that a change makes; none is the one that spreads over whatever queues run.
+///
+/// # Errors
+/// Says what is possible.
+pub(crate) fn new_table(change: TableChange, len: usize, queues: u16) -> Result<Option<Vec<u16>>, String> {
+    match change {
+        TableChange::Default => Ok(None),
+        TableChange::Entries(entries) => Ok(Some(entries)),
+        TableChange::Equal(n) if (1..=queues).contains(&n) => {
+            Ok(Some((0..len).map(|i| i as u16 % n).collect()))
+        }
+        TableChange::Equal(n) => {
+            Err(format!("The table can't spread over {n} queues: 1 to {queues} are possible"))
+        }
+        TableChange::Weight(weights) => weighted(&weights, len, queues).map(Some),
+    }
+}
+
 /// A table in which each queue has a share like its weight, as near as entries allow.
-fn weighted(weights: &[u32], len: usize, queues: u16) -> Result<Vec<u16>, ControlError> {
+fn weighted(weights: &[u32], len: usize, queues: u16) -> Result<Vec<u16>, String> {
     let sum: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     if weights.len() > queues.into() || sum == 0 {
-        return Err(invalid(format!("Weights are for queues 0 to {}, and not all are zero", queues - 1)));
+        return Err(format!(
+            "Weights are for queues 0 to {}, and not all are zero",
+            queues.saturating_sub(1)
+        ));
     }
     let mut table = Vec::with_capacity(len);
     let mut before = 0;

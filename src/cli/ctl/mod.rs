@@ -1,7 +1,5 @@
 //! `flownic ctl`: asks a running flownic, and shows its answers to people or, with `--json`, to programs.
 
-mod print;
-mod table;
 mod trace;
 mod words;
 
@@ -13,7 +11,7 @@ use clap::{Args, Subcommand};
 use flownic::control::client::Client;
 use flownic::control::protocol::Code;
 use flownic::control::replies::*;
-use flownic::control::{ControlError, ENVIRONMENT, Request, default_path};
+use flownic::control::{ControlError, ENVIRONMENT, Request, default_path, print};
 use flownic::stats::NicStats;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,6 +1,7 @@
 //! Commands that are words in a row, the NIC's name perhaps first.
 
-use flownic::control::replies::{RssChange, SteeringMode, TableChange};
+pub(super) use flownic::control::rss_words::RSS;
+use flownic::control::rss_words::parse_rss;
 use flownic::control::{Request, parse_flow};
 
 /// The NIC that words are about.
@@ -46,59 +47,13 @@ pub(super) fn learn(words: Vec<String>) -> Result<Request, String> {
     }
 }
 
-pub(super) const RSS: &[&str] =
-    &["on", "off", "mode", "key", "hkey", "equal", "weight", "entries", "default", "types", "unclassified"];
-
 pub(super) fn set_rss(words: Vec<String>) -> Result<Request, String> {
     let (nic, words) = Target::split(words, RSS);
-    let mut change = RssChange::default();
-    let mut words = words.iter().map(String::as_str).peekable();
-    if words.peek().is_none() {
-        return Err(format!("Nothing is changed; there are {}", RSS.join(", ")));
-    }
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("'{word}' has no value"));
-        let fresh = match word {
-            "on" | "off" => change.on.replace(word == "on").is_none(),
-            "mode" => {
-                let mode = match value()? {
-                    "automatic" => SteeringMode::Automatic,
-                    "rss" => SteeringMode::Rss,
-                    other => return Err(format!("mode: '{other}' is none; automatic and rss are")),
-                };
-                change.mode.replace(mode).is_none()
-            }
-            "key" | "hkey" => change.key.replace(value()?.into()).is_none(),
-            "equal" => change.table.replace(TableChange::Equal(number(word, value()?)?)).is_none(),
-            "default" => change.table.replace(TableChange::Default).is_none(),
-            "entries" => change.table.replace(TableChange::Entries(list(word, value()?)?)).is_none(),
-            "weight" => {
-                let mut weights = list(word, value()?)?;
-                while let Some(w) = words.next_if(|w| w.starts_with(|c: char| c.is_ascii_digit())) {
-                    weights.append(&mut list(word, w)?);
-                }
-                change.table.replace(TableChange::Weight(weights)).is_none()
-            }
-            "types" => {
-                let names = value()?.split(',').filter(|n| !n.is_empty()).map(str::to_string);
-                change.hash_types.replace(names.collect()).is_none()
-            }
-            "unclassified" => change.unclassified.replace(number(word, value()?)?).is_none(),
-            _ => return Err(format!("RSS has no '{word}'; it has {}", RSS.join(", "))),
-        };
-        if !fresh {
-            return Err(format!("'{word}' sets what has been set before it"));
-        }
-    }
-    Ok(Request::RssSet { nic, change })
+    Ok(Request::RssSet { nic, change: parse_rss(&words)? })
 }
 
 fn number<T: std::str::FromStr>(word: &str, s: &str) -> Result<T, String> {
     s.parse().map_err(|_| format!("{word}: '{s}' is no number that is possible"))
-}
-
-fn list<T: std::str::FromStr>(word: &str, s: &str) -> Result<Vec<T>, String> {
-    s.split(',').map(|n| number(word, n)).collect()
 }
 
 #[cfg(test)]
@@ -126,40 +81,6 @@ mod tests {
         assert_eq!(nic(add_flow(words("flow-type tcp4 action -1 loc 1")).unwrap()), None);
         assert_eq!(learn(vec![]), Ok(Request::LearnShow { nic: None }));
         assert_eq!(learn(words("n0 clear 3")), Ok(Request::LearnClear { nic: n0, queue: Some(3) }));
-    }
-
-    #[test]
-    fn rss_words() {
-        let change = |s: &str| match set_rss(words(s)) {
-            Ok(Request::RssSet { nic: Some(nic), change }) if nic == "n0" => Ok(change),
-            Err(e) => Err(e),
-            other => panic!("{other:?}"),
-        };
-        let all = change("n0 off mode rss key 6d:5a weight 1 2,3 types tcpv4,udpv4 unclassified 2").unwrap();
-        let wanted = RssChange {
-            on: Some(false),
-            mode: Some(SteeringMode::Rss),
-            key: Some("6d:5a".into()),
-            hash_types: Some(vec!["tcpv4".into(), "udpv4".into()]),
-            table: Some(TableChange::Weight(vec![1, 2, 3])),
-            unclassified: Some(2),
-        };
-        assert_eq!(all, wanted);
-        let table = |s: &str| change(s).unwrap().table.unwrap();
-        assert_eq!(table("n0 equal 3"), TableChange::Equal(3));
-        assert_eq!(table("n0 default"), TableChange::Default);
-        assert_eq!(table("n0 entries 0,1,0,1"), TableChange::Entries(vec![0, 1, 0, 1]));
-        for (s, e) in [
-            ("n0", "Nothing is changed; there are on, off"),
-            ("n0 faster", "RSS has no 'faster'; it has on, off"),
-            ("n0 equal", "'equal' has no value"),
-            ("n0 equal x", "equal: 'x' is no number"),
-            ("n0 mode fast", "mode: 'fast' is none; automatic and rss are"),
-            ("n0 on off", "'off' sets what has been set before it"),
-            ("n0 equal 1 default", "'default' sets what has been set before it"),
-        ] {
-            assert!(change(s).unwrap_err().starts_with(e), "{s}: {:?}", change(s));
-        }
     }
 
     #[test]
