@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use log::{info, warn};
 
+use crate::command::FilterClock;
 use crate::config::NicConfig;
 use crate::dataplane::worker::WorkerHandle;
 use crate::offload::Accepts;
@@ -129,6 +130,8 @@ pub struct Nic {
     pub config: NicConfig,
     /// Tables that decide where a received frame goes.
     pub steering: RwLock<Steering>,
+    /// When rules of the guest come in force.
+    pub filter_clock: FilterClock,
     /// Flows that the guest sends.
     pub learned: LearnTable,
     /// Receive queues.
@@ -176,6 +179,7 @@ impl Nic {
         Nic {
             id,
             steering: RwLock::new(Steering::new(&config.steer)),
+            filter_clock: FilterClock::default(),
             learned: LearnTable::new(config.learn),
             rx: (0..pairs).map(|_| Slot::default()).collect(),
             tx: (0..pairs).map(|_| Slot::default()).collect(),

@@ -2,6 +2,9 @@
 //! come. `docs/guest-abi.md` has the list.
 
 pub mod channel;
+mod clock;
+
+pub use clock::FilterClock;
 
 use crate::nic::Nic;
 

@@ -46,6 +46,7 @@ pub fn receive(nic: &Nic, batch: &mut FrameBatch<'_>, frames: Frames, cx: &mut C
 fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) -> (u64, [Reason; BATCH]) {
     let mut queues = 0u64;
     let mut reasons = [Reason::Default; BATCH];
+    nic.settle();
     let hits = &nic.rule_hits[cx.worker];
     let steering = nic.steering.read().expect("steering never panics");
     let stamp = steering.stamp(&nic.learned, cx.now, nic.id());

@@ -155,6 +155,10 @@ pub struct SteerConfig {
     pub rss_key: RssKey,
     /// Entries of the default indirection table: a power of two up to [`TABLE_MAX`] (else the next one).
     pub rss_table_len: u16,
+    /// How the filter table takes rules of the guest.
+    pub knobs: Knobs,
+    /// Whether learned flows are on.
+    pub learn_on: bool,
 }
 
 impl Default for SteerConfig {
@@ -164,6 +168,8 @@ impl Default for SteerConfig {
             filter_capacity: 8192,
             rss_key: RssKey::default(),
             rss_table_len: TABLE_DEFAULT as u16,
+            knobs: Knobs::default(),
+            learn_on: true,
         }
     }
 }
@@ -187,7 +193,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Automatic mode, everything on, no rule, no queue enabled.
+    /// Automatic mode, RSS on, no rule, no queue enabled.
     pub fn new(config: &SteerConfig) -> Self {
         let queue_pairs = config.queue_pairs.clamp(1, MAX_QUEUE_PAIRS);
         let table_len = usize::from(config.rss_table_len).clamp(1, TABLE_MAX).next_power_of_two();
@@ -196,10 +202,10 @@ impl Steering {
             queue_pairs,
             enabled: 0,
             mode: Mode::default(),
-            learn_on: true,
+            learn_on: config.learn_on,
             rss_on: true,
             rx: RxFilter::default(),
-            filters: FilterTable::new(config.filter_capacity, queue_pairs),
+            filters: FilterTable::new(config.filter_capacity, queue_pairs).with_knobs(config.knobs),
             rss: Rss::new(rss, table_len),
             contexts: Contexts::default(),
             host_rss: None,

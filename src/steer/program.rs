@@ -20,6 +20,12 @@ pub struct FilterFaults {
 const NEVER: u64 = u64::MAX;
 
 impl FilterTable {
+    /// The same table, which takes rules of the guest like this.
+    pub(super) fn with_knobs(mut self, knobs: Knobs) -> Self {
+        self.knobs = knobs;
+        self
+    }
+
     /// How it takes rules of the guest.
     pub fn knobs(&self) -> Knobs {
         self.knobs
