@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use flownic::config::{InBand, DEVICE_FEATURES, NicConfig, PollMode, PortConfig};
+use flownic::config::{DEVICE_FEATURES, InBand, NicConfig, PollMode, PortConfig};
 use flownic::dataplane::worker::{Source, Worker, WorkerHandle};
 use flownic::nic::{Nic, RxQueue, TxQueue};
 use flownic::port::template::{GenConfig, Template};
