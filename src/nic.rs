@@ -132,6 +132,8 @@ pub struct Nic {
     pub steering: RwLock<Steering>,
     /// When rules of the guest come in force.
     pub filter_clock: FilterClock,
+    /// Commands of the guest are not answered: a fault that somebody has injected.
+    pub commands_hang: AtomicBool,
     /// Flows that the guest sends.
     pub learned: LearnTable,
     /// Receive queues.
@@ -180,6 +182,7 @@ impl Nic {
             id,
             steering: RwLock::new(Steering::new(&config.steer)),
             filter_clock: FilterClock::default(),
+            commands_hang: AtomicBool::new(false),
             learned: LearnTable::new(config.learn),
             rx: (0..pairs).map(|_| Slot::default()).collect(),
             tx: (0..pairs).map(|_| Slot::default()).collect(),

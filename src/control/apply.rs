@@ -9,10 +9,10 @@ use serde::{Serialize, Serializer};
 use super::flows::FlowRule;
 use super::protocol::{Code, ControlError, Request};
 use super::replies::{
-    Done, FeatureList, FlowAdded, FlowList, LearnStatus, NicStatus, RssChange, RssStatus, SteeringMode,
-    TableChange,
+    Done, FeatureList, FlowAdded, FlowList, KnobStatus, LearnStatus, NicStatus, RssChange, RssStatus,
+    SteeringMode, TableChange,
 };
-use super::status;
+use super::{knobs, status};
 use crate::config::parse_key;
 use crate::daemon::Daemon;
 use crate::nic::Nic;
@@ -41,6 +41,8 @@ pub enum Reply {
     Rss(RssStatus),
     /// To `learn_show`.
     Learn(LearnStatus),
+    /// To `knobs_get`.
+    Knobs(KnobStatus),
     /// To what only changes something.
     Done(Done),
     /// To `trace`: records follow.
@@ -90,6 +92,11 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         Request::FlowsAdd { nic, rule } => return add_rule(find(nic)?, *rule).map(Reply::FlowAdded),
         Request::RssGet { nic } => return Ok(Reply::Rss(status::rss(find(nic)?))),
         Request::LearnShow { nic } => return Ok(Reply::Learn(status::learn(find(nic)?, daemon.now()))),
+        Request::KnobsGet { nic } => {
+            let nic = find(nic)?;
+            nic.settle();
+            return Ok(Reply::Knobs(knobs::show(nic, &nic.steering.read().expect("steering never panics"))));
+        }
         Request::Trace { nic, filter, limit } => return watch(find(nic)?, filter, limit).map(Reply::Trace),
         // What follows has nothing to say but that it was done.
         Request::ResetStats { nic } => find(nic)?.reset_stats(),
@@ -100,6 +107,11 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         Request::RssSet { nic, change } => set_rss(&mut steering(find(nic)?), change)?,
         Request::LearnSet { nic, on } => steering(find(nic)?).set_learn(on),
         Request::LearnClear { nic, queue } => clear_learned(find(nic)?, queue)?,
+        Request::KnobsSet { nic, change } => knobs::change(&mut steering(find(nic)?), &change)?,
+        Request::Inject { nic, fault, on } => {
+            let nic = find(nic)?;
+            knobs::inject(nic, &mut steering(nic), fault.as_deref(), on)?;
+        }
         Request::Link { nic, up } => find(nic)?.set_link(up),
     }
     Ok(Reply::Done(Done {}))
@@ -107,6 +119,7 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
 
 /// A NIC's steering to change, with no worker looking at it meanwhile.
 fn steering(nic: &Nic) -> RwLockWriteGuard<'_, Steering> {
+    nic.settle();
     nic.steering.write().expect("steering never panics")
 }
 

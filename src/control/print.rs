@@ -41,6 +41,7 @@ pub fn show(n: &NicStatus) -> String {
         s.rules,
         s.rules_capacity
     );
+    text += &knob_line(&n.knobs);
     let _ = writeln!(text, "  features: {}", or_none(&n.features));
     let _ = writeln!(text, "  commands of the guest: {}", n.in_band);
     if let Some(capture) = &n.capture {
@@ -52,6 +53,38 @@ pub fn show(n: &NicStatus) -> String {
         table.row([queue.to_string(), pair.worker.to_string(), ring(pair.rx_size), ring(pair.tx_size)]);
     }
     text + &table.render(2)
+}
+
+fn delay(ns: u64) -> String {
+    match ns {
+        0 => "0".into(),
+        n if n.is_multiple_of(1_000_000_000) => format!("{}s", n / 1_000_000_000),
+        n if n.is_multiple_of(1_000_000) => format!("{}ms", n / 1_000_000),
+        n if n.is_multiple_of(1_000) => format!("{}us", n / 1_000),
+        n => format!("{n}ns"),
+    }
+}
+
+/// How rules of the guest are taken.
+fn knob_line(k: &KnobStatus) -> String {
+    let profile = k.profile.as_ref().map_or(String::new(), |p| format!("profile {p}, "));
+    let in_flight = k.in_flight.map_or("any".into(), |n| n.to_string());
+    let mut text = format!(
+        "  rules of the guest: {profile}delay {}, {} of {in_flight} in flight, replace {}, key {}\n",
+        delay(k.delay_ns),
+        k.on_the_way,
+        k.replace,
+        k.key
+    );
+    if !k.faults.is_empty() {
+        let _ = writeln!(text, "  injected faults: {}", k.faults.join(", "));
+    }
+    text
+}
+
+/// Knobs and faults.
+pub fn knobs(k: KnobStatus) -> String {
+    format!("{}: {} rules fit\n{}", k.nic, k.filters, knob_line(&k))
 }
 
 /// Counters; those that are zero only with `all`.

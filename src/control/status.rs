@@ -76,6 +76,7 @@ pub(super) fn show(nic: &Nic, now: Tick) -> NicStatus {
         tx_size: tx.change(|q| q.as_ref().map(|q| q.ring.size())),
     });
     let pairs = pairs.collect();
+    nic.settle();
     let steering = nic.steering.read().expect("steering never panics");
     let learned = nic.learned.flows_per_queue(config.queue_pairs, now);
     NicStatus {
@@ -99,6 +100,7 @@ pub(super) fn show(nic: &Nic, now: Tick) -> NicStatus {
             rules: steering.filters().len(),
             rules_capacity: steering.filters().capacity(),
         },
+        knobs: super::knobs::show(nic, &steering),
         pairs,
     }
 }

@@ -1,5 +1,7 @@
 //! Commands that are words in a row, the NIC's name perhaps first.
 
+use flownic::control::knobs::FAULTS;
+use flownic::control::replies::KnobChange;
 pub(super) use flownic::control::rss_words::RSS;
 use flownic::control::rss_words::parse_rss;
 use flownic::control::{Request, parse_flow};
@@ -52,6 +54,51 @@ pub(super) fn set_rss(words: Vec<String>) -> Result<Request, String> {
     Ok(Request::RssSet { nic, change: parse_rss(&words)? })
 }
 
+pub(super) const KNOBS: &[&str] = &["profile", "delay", "inflight", "replace", "key"];
+
+pub(super) fn knobs(words: Vec<String>) -> Result<Request, String> {
+    let (nic, words) = Target::split(words, KNOBS);
+    if words.is_empty() {
+        return Ok(Request::KnobsGet { nic });
+    }
+    let mut change = KnobChange::default();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let place = match word.as_str() {
+            "profile" => &mut change.profile,
+            "delay" => &mut change.delay,
+            "inflight" => &mut change.in_flight,
+            "replace" => &mut change.replace,
+            "key" => &mut change.key,
+            _ => return Err(format!("There is no knob '{word}'; there are {}", KNOBS.join(", "))),
+        };
+        let value = words.next().ok_or_else(|| format!("'{word}' has no value"))?;
+        if place.replace(value).is_some() {
+            return Err(format!("'{word}' is given twice"));
+        }
+    }
+    Ok(Request::KnobsSet { nic, change })
+}
+
+pub(super) fn inject(words: Vec<String>) -> Result<Request, String> {
+    let own: Vec<_> = FAULTS.iter().copied().chain(["none"]).collect();
+    let (nic, words) = Target::split(words, &own);
+    let fault = |name: &str| FAULTS.contains(&name).then(|| Some(name.to_string()));
+    let (fault, on) = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["none"] => (Some(None), false),
+        [name] | [name, "on"] => (fault(name), true),
+        [name, "off"] => (fault(name), false),
+        _ => (None, false),
+    };
+    let fault = fault.ok_or_else(|| {
+        format!(
+            "Faults take: inject [NIC] FAULT [on | off], or inject [NIC] none; there are {}",
+            FAULTS.join(", ")
+        )
+    })?;
+    Ok(Request::Inject { nic, fault, on })
+}
+
 fn number<T: std::str::FromStr>(word: &str, s: &str) -> Result<T, String> {
     s.parse().map_err(|_| format!("{word}: '{s}' is no number that is possible"))
 }
@@ -81,6 +128,39 @@ mod tests {
         assert_eq!(nic(add_flow(words("flow-type tcp4 action -1 loc 1")).unwrap()), None);
         assert_eq!(learn(vec![]), Ok(Request::LearnShow { nic: None }));
         assert_eq!(learn(words("n0 clear 3")), Ok(Request::LearnClear { nic: n0, queue: Some(3) }));
+    }
+
+    #[test]
+    fn knobs_and_faults() {
+        let n0 = Some("n0".to_string());
+        assert_eq!(knobs(vec![]), Ok(Request::KnobsGet { nic: None }));
+        assert_eq!(knobs(words("n0")), Ok(Request::KnobsGet { nic: n0.clone() }));
+        let change =
+            KnobChange { delay: Some("5ms".into()), in_flight: Some("2".into()), ..KnobChange::default() };
+        assert_eq!(
+            knobs(words("n0 delay 5ms inflight 2")),
+            Ok(Request::KnobsSet { nic: n0.clone(), change })
+        );
+        for (s, e) in [
+            ("n0 speed 1", "There is no knob 'speed'; there are profile, delay"),
+            ("delay", "'delay' has no value"),
+            ("delay 0 delay 1", "'delay' is given twice"),
+        ] {
+            assert!(knobs(words(s)).unwrap_err().starts_with(e), "{s}");
+        }
+        let fault =
+            |fault: Option<&str>, on| Ok(Request::Inject { nic: None, fault: fault.map(str::to_string), on });
+        assert_eq!(inject(words("table-full")), fault(Some("table-full"), true));
+        assert_eq!(inject(words("busy on")), fault(Some("busy"), true));
+        assert_eq!(inject(words("ctrl-hang off")), fault(Some("ctrl-hang"), false));
+        assert_eq!(inject(words("none")), fault(None, false));
+        assert_eq!(
+            inject(words("n0 lost")),
+            Ok(Request::Inject { nic: n0, fault: Some("lost".into()), on: true })
+        );
+        for s in ["n0 fire", "n0", "busy maybe", ""] {
+            assert!(inject(words(s)).unwrap_err().ends_with("table-full, busy, lost, ctrl-hang"), "{s}");
+        }
     }
 
     #[test]
