@@ -132,6 +132,8 @@ pub struct Nic {
     pub steering: RwLock<Steering>,
     /// When rules of the guest come in force.
     pub filter_clock: FilterClock,
+    /// Number of the profile that its filter table was last given; 0 without.
+    pub profile: AtomicU32,
     /// Commands of the guest are not answered: a fault that somebody has injected.
     pub commands_hang: AtomicBool,
     /// Flows that the guest sends.
@@ -182,6 +184,7 @@ impl Nic {
             id,
             steering: RwLock::new(Steering::new(&config.steer)),
             filter_clock: FilterClock::default(),
+            profile: AtomicU32::new(config.profile.map_or(0, |p| p.id)),
             commands_hang: AtomicBool::new(false),
             learned: LearnTable::new(config.learn),
             rx: (0..pairs).map(|_| Slot::default()).collect(),

@@ -115,6 +115,11 @@ impl Profile {
         },
     ];
 
+    /// The profile of a number; none for 0.
+    pub fn by_id(id: u32) -> Option<&'static Profile> {
+        Self::ALL.iter().find(|p| p.id == id)
+    }
+
     /// The profile of a name.
     ///
     /// # Errors
@@ -274,7 +279,7 @@ mod tests {
     fn profiles_have_names_and_numbers_of_their_own() {
         for (i, profile) in Profile::ALL.iter().enumerate() {
             assert_eq!(Profile::by_name(profile.name), Ok(profile));
-            assert_eq!(profile.id, i as u32 + 1);
+            assert_eq!((profile.id, Profile::by_id(profile.id)), (i as u32 + 1, Some(profile)));
         }
         assert_eq!(
             Profile::by_name("e1000").unwrap_err(),

@@ -107,7 +107,10 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         Request::RssSet { nic, change } => set_rss(&mut steering(find(nic)?), change)?,
         Request::LearnSet { nic, on } => steering(find(nic)?).set_learn(on),
         Request::LearnClear { nic, queue } => clear_learned(find(nic)?, queue)?,
-        Request::KnobsSet { nic, change } => knobs::change(&mut steering(find(nic)?), &change)?,
+        Request::KnobsSet { nic, change } => {
+            let nic = find(nic)?;
+            knobs::change(nic, &mut steering(nic), &change)?;
+        }
         Request::Inject { nic, fault, on } => {
             let nic = find(nic)?;
             knobs::inject(nic, &mut steering(nic), fault.as_deref(), on)?;

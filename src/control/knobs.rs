@@ -22,7 +22,7 @@ pub(super) fn show(nic: &Nic, steering: &Steering) -> KnobStatus {
     let there = [faults.table_full, faults.busy, faults.lost, hang];
     KnobStatus {
         nic: nic.config.name.clone(),
-        profile: nic.config.profile.map(|p| p.name.into()),
+        profile: Profile::by_id(nic.profile.load(Ordering::Relaxed)).map(|p| p.name.into()),
         filters: filters.capacity(),
         delay_ns: u64::try_from(knobs.delay.as_nanos()).unwrap_or(u64::MAX),
         in_flight: knobs.in_flight,
@@ -34,11 +34,9 @@ pub(super) fn show(nic: &Nic, steering: &Steering) -> KnobStatus {
 }
 
 /// Changes all that is wanted, or nothing.
-pub(super) fn change(steering: &mut Steering, wanted: &KnobChange) -> Result<(), ControlError> {
-    let mut knobs = steering.filters().knobs();
-    if let Some(name) = &wanted.profile {
-        knobs = Profile::by_name(name).map_err(invalid)?.knobs;
-    }
+pub(super) fn change(nic: &Nic, steering: &mut Steering, wanted: &KnobChange) -> Result<(), ControlError> {
+    let profile = wanted.profile.as_deref().map(Profile::by_name).transpose().map_err(invalid)?;
+    let mut knobs = profile.map_or(steering.filters().knobs(), |p| p.knobs);
     if let Some(delay) = &wanted.delay {
         knobs.delay = parse_delay(delay).map_err(invalid)?;
     }
@@ -51,7 +49,11 @@ pub(super) fn change(steering: &mut Steering, wanted: &KnobChange) -> Result<(),
     if let Some(key) = &wanted.key {
         knobs.key = key.parse().map_err(invalid)?;
     }
+    // Nothing fails from here on.
     steering.filters_mut().set_knobs(knobs);
+    if let Some(profile) = profile {
+        nic.profile.store(profile.id, Ordering::Relaxed);
+    }
     Ok(())
 }
 
