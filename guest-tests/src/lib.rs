@@ -32,7 +32,7 @@ pub mod wire;
 pub mod workdir;
 
 pub use flownic::Flownic;
-pub use guest::{Guest, Nic};
+pub use guest::{Driver, Guest, Nic};
 pub use image::{Kernel, Qemu};
 pub use link::{Family, Link};
 pub use machine::{Machine, Output, Process};
