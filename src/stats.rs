@@ -158,6 +158,8 @@ counters! {
         drop_runt,
         /// Front ends that connected.
         connections,
+        /// Drivers that started anew; what the one before had set up was forgotten.
+        driver_starts,
     }
 }
 
