@@ -100,9 +100,7 @@ static int flownic_dev_find_vqs(struct flownic_net *fn)
 		goto out;
 	for (i = 0; i < fn->max_pairs; i++) {
 		fn->pairs[i].rx.vq = vqs[2 * i];
-		fn->pairs[i].rx.vq->priv = &fn->pairs[i];
 		fn->pairs[i].tx.vq = vqs[2 * i + 1];
-		fn->pairs[i].tx.vq->priv = &fn->pairs[i];
 	}
 	if (ctrl)
 		flownic_ctrl_start(fn, vqs[count - 1]);

@@ -359,9 +359,12 @@ static inline bool flownic_xdp_has_frags(const struct bpf_prog *prog)
 	return prog->aux->xdp_has_frags;
 }
 
+/* vq->priv is the transport's. */
 static inline struct flownic_pair *flownic_pair_of(struct virtqueue *vq)
 {
-	return vq->priv;
+	struct flownic_net *fn = vq->vdev->priv;
+
+	return &fn->pairs[vq->index / 2];
 }
 
 #endif
