@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use log::{info, warn};
 
+use crate::command::{self, GuestState};
 use crate::config::NicConfig;
 use crate::dataplane::worker::WorkerHandle;
 use crate::offload::Accepts;
@@ -149,6 +150,10 @@ pub struct Nic {
     pub connected: AtomicBool,
     /// What the host set with `link up|down`.
     pub link_up: AtomicBool,
+    /// Whether the guest wants the RSS hash in the header of received frames.
+    pub hash_in_header: AtomicBool,
+    /// What the guest has set up with commands, beside steering. Locked before steering, never after it.
+    guest: Mutex<GuestState>,
     /// Any receive queue runs.
     has_targets: AtomicBool,
     /// The TAP device on its port, for its carrier.
@@ -186,6 +191,8 @@ impl Nic {
             features: AtomicU64::new(0),
             connected: AtomicBool::new(false),
             link_up: AtomicBool::new(true),
+            hash_in_header: AtomicBool::new(false),
+            guest: Mutex::new(GuestState::new(config.queue_pairs)),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),
             trace: Trace::default(),
@@ -253,6 +260,23 @@ impl Nic {
                 err.fire();
             }
         }
+    }
+
+    /// What the guest has set up with commands, beside steering. The caller must not hold the steering lock.
+    pub fn guest_state(&self) -> MutexGuard<'_, GuestState> {
+        self.guest.lock().expect("no command panics")
+    }
+
+    /// Forgets all that the guest has set up with commands: its driver starts anew, or says so. What the host has set stays,
+    /// and so do learned flows. The caller must not hold the steering lock.
+    pub fn forget_guest(&self) {
+        command::forget(self, &mut self.guest_state());
+    }
+
+    /// A virtqueue (2i receives, 2i + 1 transmits) is disabled, or its driver sets it up anew: moderation that was set for it
+    /// alone is forgotten (5.1.6.5.10).
+    pub fn restart_moderation(&self, vq_index: usize) {
+        self.guest_state().moderation.restart_queue(vq_index);
     }
 
     /// The link as the host wants it.
