@@ -165,7 +165,7 @@ void flownic_dev_stop(struct flownic_net *fn)
 		return;
 	fn->running = false;
 	for (i = 0; i < fn->max_pairs; i++)
-		flownic_tx_close(&fn->pairs[i]);
+		flownic_tx_refuse(&fn->pairs[i]);
 	flownic_ctrl_stop(fn);
 	flownic_irq_stop(fn);
 	virtio_reset_device(fn->vdev);

@@ -72,7 +72,8 @@ int flownic_up(struct flownic_net *fn, unsigned int stale)
 			goto undo;
 	}
 	fn->up = true;
-	netif_tx_wake_all_queues(fn->dev);
+	for (i = 0; i < fn->num_pairs; i++)
+		flownic_tx_open(&fn->pairs[i]);
 	/* Interrupts are armed by NAPI, and by nothing else. */
 	local_bh_disable();
 	for (i = 0; i < fn->num_pairs; i++)
@@ -110,7 +111,8 @@ void flownic_down(struct flownic_net *fn)
 	ASSERT_RTNL();
 	if (!fn->up)
 		return;
-	netif_tx_disable(fn->dev);
+	for (i = 0; i < fn->num_pairs; i++)
+		flownic_tx_close(&fn->pairs[i]);
 	flownic_drain(fn, 0);
 	fn->up = false;
 	for (i = 0; i < fn->num_pairs; i++)

@@ -114,6 +114,7 @@ struct flownic_tx {
 	struct virtqueue *vq;
 	struct netdev_queue *txq;	/* has the lock */
 	bool usable;			/* the virtqueue is there and the device runs */
+	bool open;			/* for packets, so that it is woken when there is room */
 	unsigned int pending;		/* chains that the device has */
 	unsigned int xdp_pending;	/* of those, XDP's frames */
 	unsigned long interrupts;	/* one writer: the interrupt */
@@ -235,6 +236,8 @@ void flownic_tx_callback(struct virtqueue *vq);
 void flownic_tx_poll(struct flownic_pair *pair, int budget);
 bool flownic_tx_arm(struct flownic_pair *pair);
 void flownic_tx_start(struct flownic_pair *pair);
+void flownic_tx_refuse(struct flownic_pair *pair);
+void flownic_tx_open(struct flownic_pair *pair);
 void flownic_tx_close(struct flownic_pair *pair);
 void flownic_tx_stop(struct flownic_pair *pair);
 void flownic_tx_reap_work(struct work_struct *work);

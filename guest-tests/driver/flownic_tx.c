@@ -8,6 +8,7 @@
  *
  * A queue is, to the stack,
  *
+ *	closed		the interface is down, or about to go down or up
  *	started		there is room for one packet more, however fragmented
  *	stopped		there may be none; flownic_tx_reap() wakes it when there is
  *
@@ -185,7 +186,7 @@ int flownic_tx_frames(struct flownic_pair *pair, struct xdp_frame **frames, int 
 	int sent;
 
 	__netif_tx_lock(tx->txq, smp_processor_id());
-	for (sent = 0; sent < count && pair->up && flownic_tx_has_room(fn, tx); sent++) {
+	for (sent = 0; sent < count && tx->open && flownic_tx_has_room(fn, tx); sent++) {
 		struct xdp_frame *frame = frames[sent];
 		unsigned int i, nr_frags = 0;
 		struct skb_shared_info *info = xdp_get_shared_info_from_frame(frame);
@@ -301,7 +302,7 @@ static struct flownic_cmd *flownic_tx_reap(struct flownic_pair *pair, int budget
 		flownic_tx_finish(tx, token, len, budget, &reaped);
 
 	netdev_tx_completed_queue(tx->txq, reaped.packets, reaped.bytes);
-	if (netif_tx_queue_stopped(tx->txq) && pair->up && flownic_tx_has_room(pair->fn, tx)) {
+	if (netif_tx_queue_stopped(tx->txq) && tx->open && flownic_tx_has_room(pair->fn, tx)) {
 		netif_tx_wake_queue(tx->txq);
 		u64_stats_update_begin(&tx->stats.syncp);
 		u64_stats_inc(&tx->stats.wake);
@@ -400,6 +401,29 @@ void flownic_tx_callback(struct virtqueue *vq)
 		napi_schedule(&pair->napi);
 }
 
+/* The stack, and XDP, may send. */
+void flownic_tx_open(struct flownic_pair *pair)
+{
+	struct flownic_tx *tx = &pair->tx;
+
+	__netif_tx_lock_bh(tx->txq);
+	tx->open = true;
+	netif_tx_wake_queue(tx->txq);
+	__netif_tx_unlock_bh(tx->txq);
+}
+
+/* They may not any more. What the device has stays there. */
+void flownic_tx_close(struct flownic_pair *pair)
+{
+	struct flownic_tx *tx = &pair->tx;
+
+	__netif_tx_lock_bh(tx->txq);
+	tx->open = false;
+	netif_tx_stop_queue(tx->txq);
+	__netif_tx_unlock_bh(tx->txq);
+}
+
+/* The device runs and takes commands. */
 void flownic_tx_start(struct flownic_pair *pair)
 {
 	struct flownic_tx *tx = &pair->tx;
@@ -409,8 +433,8 @@ void flownic_tx_start(struct flownic_pair *pair)
 	__netif_tx_unlock_bh(tx->txq);
 }
 
-/* No more commands from here on; the interface is down already. */
-void flownic_tx_close(struct flownic_pair *pair)
+/* It is about to stop. */
+void flownic_tx_refuse(struct flownic_pair *pair)
 {
 	struct flownic_tx *tx = &pair->tx;
 
