@@ -229,7 +229,8 @@ fn action(steering: &Steering, rule: &RuleObject) -> Result<Action, Refusal> {
         FlowAction::Drop => Ok(Action::Drop),
         // Receive virtqueues are the even ones.
         FlowAction::Direct if rule.vq_index.is_multiple_of(2) => Ok(Action::Queue(rule.vq_index / 2)),
-        FlowAction::RssContext if steering.context(rule.vq_index).is_some() => {
+        // Context 0 is the NIC's own RSS, which is always there.
+        FlowAction::RssContext if rule.vq_index == 0 || steering.context(rule.vq_index).is_some() => {
             Ok(Action::Context { id: rule.vq_index, offset: rule.queue_offset })
         }
         _ => Err(Refusal::FIELD),
