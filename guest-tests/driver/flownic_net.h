@@ -269,9 +269,9 @@ void flownic_tx_reap_work(struct work_struct *work);
  * Takes transmit queue 0's lock, so the caller may not hold it. Context: process or softirq.
  *
  * If 0 is returned, flownic_cmd_done() is called exactly once, without any lock of this driver and
- * with bottom halves off: from NAPI while the interface is up, from a work item while it is down (the
- * device's interrupt queues that), or from whoever stops the device. It may be called before this
- * function has returned, and may itself give commands.
+ * with bottom halves off: from NAPI while the interface is up, from a work item, which the
+ * interrupt queues, while it is down, or from whoever stops the device. It may be called before
+ * this function has returned, and may itself give commands.
  *
  * Return: 0; -ENODEV if the device is not running or is broken; -ENOSPC if the ring is full, as it
  * may be under traffic: try again later, for instance when another command is done.

@@ -202,3 +202,148 @@ fn the_driver_comes_and_goes_under_traffic_on_the_stable_kernel() {
 fn the_driver_comes_and_goes_under_traffic_on_the_backports_kernel() {
     comes_and_goes_under_traffic(Kernel::Backports);
 }
+
+/// XDP programs on a card.
+struct Programs<'l> {
+    nic: &'l Interface<'l>,
+}
+
+impl Programs<'_> {
+    /// Attaches a program of the agent's; with `frags` one that takes frames in several buffers.
+    fn attach(&self, program: &str, frags: &str) -> Result<(), String> {
+        let (name, file) = (self.nic.name(), format!("/sys/fs/bpf/{program}{frags}"));
+        let command = format!(
+            "[ -e {file} ] || /proc/1/exe xdp {program} {file} {frags}; \
+             ip -force link set {name} xdpdrv pinned {file}"
+        );
+        let output = self.nic.machine().run(&command);
+        if output.success() { Ok(()) } else { Err(output.to_string()) }
+    }
+
+    #[track_caller]
+    fn detach(&self) {
+        self.nic.machine().run_ok(&format!("ip link set {} xdpdrv off", self.nic.name()));
+    }
+}
+
+fn runs_programs(kernel: Kernel) {
+    const FRAMES: u32 = 40;
+    with_guest(kernel, |_, guest, link| {
+        let (tap, nic) = (link.near_interface(), link.far_interface());
+        let programs = Programs { nic };
+
+        programs.attach("pass", "").expect("a program that passes");
+        link.ping(1500);
+        link.transfer(500_000);
+        assert!(total(nic, "rx", "xdp_packets") > 0, "the program has seen packets");
+        let features = guest.run_ok(&format!("ethtool -k {}", nic.name()));
+        assert!(features.contains("rx-gro-hw: off"), "frames are as on the wire: {features}");
+
+        // One program for another, and all frames through each of them.
+        for program in ["head", "tail"] {
+            programs.attach(program, "").expect(program);
+            link.ping(1500);
+            assert_eq!(total(nic, "rx", "xdp_drops"), 0, "{program}");
+        }
+
+        programs.attach("drop", "").expect("a program that drops");
+        let (dropped, packets) = (total(nic, "rx", "xdp_drops"), total(nic, "rx", "xdp_packets"));
+        let lost = tap.machine().run(&format!("ping -i 0.05 -W 1 -c 5 {}", link.far(Family::V4)));
+        assert!(!lost.success(), "{lost}");
+        let now = (total(nic, "rx", "xdp_drops") - dropped, total(nic, "rx", "xdp_packets") - packets);
+        assert!(now.0 >= 5 && now.0 == now.1, "dropped and seen: {now:?}");
+
+        programs.attach("tx", "").expect("a program that sends back");
+        let echoed = || tap.machine().read("/sys/class/net/fn0/statistics/rx_packets");
+        let (sent, before) = (total(nic, "rx", "xdp_tx"), echoed().trim().parse::<u64>().expect("a number"));
+        tap.send(&guest_tests::wire::arp(), FRAMES);
+        wait_for("frames to come back", LIMIT, || {
+            let now: u64 = echoed().trim().parse().expect("a number");
+            let sent = total(nic, "rx", "xdp_tx") - sent;
+            if now >= before + u64::from(FRAMES) && sent >= u64::from(FRAMES) {
+                Ok(())
+            } else {
+                Err(format!("{now}, {sent}"))
+            }
+        });
+        programs.detach();
+
+        link.mtu(9000);
+        let error = programs.attach("pass", "").expect_err("frames do not fit into one buffer");
+        assert!(error.contains("MTU is too large"), "{error}");
+        programs.attach("pass", "frags").expect("a program that takes fragments");
+        link.ping(9000);
+        link.transfer(500_000);
+        guest.run_ok(&format!("ethtool -L {} combined 2", nic.name()));
+        link.ping(9000);
+        programs.detach();
+        link.mtu(1500);
+
+        programs.attach("pass", "").expect("a program that passes");
+        assert!(!guest.run(&format!("ip link set {} mtu 9000", nic.name())).success(), "MTU above a buffer");
+        programs.detach();
+        link.netperf(Family::V4, &["TCP_STREAM"]);
+        let features = guest.run_ok(&format!("ethtool -k {}", nic.name()));
+        assert!(features.contains("rx-gro-hw: on"), "offloads are back: {features}");
+    });
+}
+
+#[test]
+fn xdp_programs_decide_on_the_stable_kernel() {
+    runs_programs(Kernel::Stable);
+}
+
+#[test]
+fn xdp_programs_decide_on_the_backports_kernel() {
+    runs_programs(Kernel::Backports);
+}
+
+/// The number and the affinity of an interrupt, by its name in /proc/interrupts: `input.0`.
+fn affinity(guest: &Machine, interrupt: &str) -> (String, String) {
+    let number = guest.run_ok(&format!("sed -n 's/^ *\\([0-9]*\\):.*-{interrupt}$/\\1/p' /proc/interrupts"));
+    let mask = guest.read(&format!("/proc/irq/{number}/smp_affinity"));
+    (number, mask.trim().to_owned())
+}
+
+fn affinity_lasts(kernel: Kernel) {
+    with_guest(kernel, |_, guest, link| {
+        let nic = link.far_interface().name();
+        for (pair, mask) in [(0, "4"), (1, "1"), (PAIRS - 1, "2")] {
+            let (number, before) = affinity(guest, &format!("input.{pair}"));
+            assert_ne!(before, mask, "each queue begins with a processor of its own");
+            guest.run_ok(&format!("echo {mask} >/proc/irq/{number}/smp_affinity"));
+            wait_for("the transmit interrupt to follow", LIMIT, || {
+                let (_, now) = affinity(guest, &format!("output.{pair}"));
+                if now == mask { Ok(()) } else { Err(now) }
+            });
+        }
+        // The last two restart the device, with new interrupts.
+        for change in [
+            format!("ethtool -L {nic} combined 1; ethtool -L {nic} combined {PAIRS}"),
+            format!("ip link set {nic} down; ip link set {nic} up"),
+            format!("ethtool -K {nic} rx-gro-hw off; ethtool -K {nic} rx-gro-hw on"),
+            format!(
+                "/proc/1/exe xdp pass /sys/fs/bpf/a; ip link set {nic} xdpdrv pinned /sys/fs/bpf/a; ip link set {nic} xdpdrv off"
+            ),
+        ] {
+            guest.run_ok(&change);
+            for (pair, mask) in [(0, "4"), (1, "1"), (PAIRS - 1, "2")] {
+                for direction in ["input", "output"] {
+                    let (_, now) = affinity(guest, &format!("{direction}.{pair}"));
+                    assert_eq!(now, mask, "{direction}.{pair} after `{change}`");
+                }
+            }
+        }
+        link.ping(1500);
+    });
+}
+
+#[test]
+fn affinity_outlives_changes_on_the_stable_kernel() {
+    affinity_lasts(Kernel::Stable);
+}
+
+#[test]
+fn affinity_outlives_changes_on_the_backports_kernel() {
+    affinity_lasts(Kernel::Backports);
+}
