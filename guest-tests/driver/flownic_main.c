@@ -32,7 +32,7 @@ static void flownic_config_work(struct work_struct *work)
 	if (status & VIRTIO_NET_S_ANNOUNCE &&
 	    virtio_has_feature(fn->vdev, VIRTIO_NET_F_GUEST_ANNOUNCE)) {
 		if (netif_running(fn->dev))
-			netdev_notify_peers(fn->dev);
+			__netdev_notify_peers(fn->dev);
 		flownic_ctrl_announced(fn);
 	}
 	if (status & VIRTIO_NET_S_LINK_UP)

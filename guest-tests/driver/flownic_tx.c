@@ -131,6 +131,11 @@ netdev_tx_t flownic_start_xmit(struct sk_buff *skb, struct net_device *dev)
 	struct flownic_tx *tx = &fn->pairs[skb_get_queue_mapping(skb)].tx;
 	bool more = netdev_xmit_more();
 
+	/* The stack starts all queues when a system wakes up, even if the device did not. */
+	if (unlikely(!tx->open)) {
+		netif_tx_stop_queue(tx->txq);
+		return NETDEV_TX_BUSY;
+	}
 	/* XDP and commands take room, too, and do not stop the queue when they take the last. */
 	if (unlikely(!flownic_tx_has_room(fn, tx))) {
 		flownic_tx_stop_queue(tx);
