@@ -305,13 +305,13 @@ fn moderation_is_set_for_all_queues_or_one() {
         device(guest).change_coalesce(change).map_err(|e| e.to_string())
     };
     let zero = PairCoalesce { rx_usecs: 0, rx_frames: 0, tx_usecs: 0, tx_frames: 0 };
-    assert_eq!(get(&mut guest), [zero; 4]);
+    assert_eq!(get(&mut guest), [Some(zero); 4]);
     set(&mut guest, "rx-usecs 20 rx-frames 64").unwrap();
     let rx = PairCoalesce { rx_usecs: 20, rx_frames: 64, ..zero };
-    assert_eq!(get(&mut guest), [rx; 4]);
+    assert_eq!(get(&mut guest), [Some(rx); 4]);
     set(&mut guest, "queue 2 rx-usecs 50 tx-frames 8").unwrap();
     let two = PairCoalesce { rx_usecs: 50, tx_frames: 8, ..rx };
-    assert_eq!(get(&mut guest), [rx, rx, two, rx], "what is not given stays");
+    assert_eq!(get(&mut guest), [rx, rx, two, rx].map(Some), "what is not given stays");
     assert_eq!(
         set(&mut guest, "queue 4 rx-usecs 1"),
         Err("There is no queue 4: queues go from 0 to 3".into())
