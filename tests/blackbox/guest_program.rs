@@ -92,6 +92,9 @@ fn another_queue(guest: &mut Guest, frame: &[u8]) -> usize {
 fn a_rule_is_added_listed_hit_and_deleted_run_by_run() {
     let flownic = four_queues();
     let mut guest = flownic.guest("n0").queue_pairs(4).connect().unwrap();
+    assert_eq!(list(&mut guest), (vec![], 0), "nobody has said yet that objects will be used");
+    device(&mut guest).clear_flows().unwrap();
+    assert_eq!(device(&mut guest).others().unwrap(), 0);
     let (a, b) = (udp(5000), udp(5001));
     let (rss_a, rss_b) = (queue_of(&mut guest, &a).unwrap(), queue_of(&mut guest, &b).unwrap());
     let to = another_queue(&mut guest, &a);
