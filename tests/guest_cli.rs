@@ -19,7 +19,7 @@ fn what_makes_no_sense_is_said_before_any_device_is_asked() {
         ("coalesce set rx 5", "Moderation has no 'rx'; it has queue, rx-usecs"),
         ("flows del x", "invalid value 'x' for '<LOCATION>'"),
         ("--timeout 0 info", "0.01 to 3600 seconds are possible"),
-        ("fly", "unrecognized subcommand 'fly'"),
+        ("fly", "unexpected argument 'fly' found"),
     ] {
         let args: Vec<_> = ["nowhere0"].into_iter().chain(words.split(' ')).collect();
         let (status, out, err) = run(&args);

@@ -7,7 +7,7 @@ use super::wire::{Reader, Writer};
 pub const IDENTIFY: u8 = 0;
 /// Forgets all that this guest has set up.
 pub const RESET: u8 = 1;
-/// Puts the RSS hash into the header of received frames, or not: {u8 on; u8 reserved[3]}.
+/// Puts the RSS hash into the header of received frames, or not: `{u8 on; u8 reserved[3]}`.
 pub const HASH_SET: u8 = 2;
 /// Asks how many packets a rule has decided about: {le32 rule_id}, and le64 back.
 pub const RULE_HITS: u8 = 3;
