@@ -19,6 +19,7 @@ use crate::port::tap::TapQueue;
 use crate::stats::{Named, NicCounters, NicStats, RxCounters, TxCounters};
 use crate::steer::{LearnTable, RecentFlows, RuleSlot, Steering};
 use crate::trace::Trace;
+use crate::vhost::drivers::DriverWatch;
 use crate::vhost::ring::{RingFault, RxRing, TxRing};
 
 /// An eventfd that tells the guest (call) or the front end (err) something.
@@ -154,6 +155,8 @@ pub struct Nic {
     pub hash_in_header: AtomicBool,
     /// What the guest has set up with commands, beside steering. Locked before steering, never after it.
     guest: Mutex<GuestState>,
+    /// Whether the driver that starts is a new one.
+    pub drivers: DriverWatch,
     /// Any receive queue runs.
     has_targets: AtomicBool,
     /// The TAP device on its port, for its carrier.
@@ -193,6 +196,7 @@ impl Nic {
             link_up: AtomicBool::new(true),
             hash_in_header: AtomicBool::new(false),
             guest: Mutex::new(GuestState::new(config.queue_pairs)),
+            drivers: DriverWatch::default(),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),
             trace: Trace::default(),

@@ -1,7 +1,9 @@
 //! Brings a guest up as its first process.
 //!
-//! The processors that wait are started, then modules are loaded. The kernel command line says which modules to load: `flownic.modules=virtio_net,...`. The ones that the agent's own
-//! port needs are always loaded. Whatever fails is collected and told to the host, which decides whether it matters.
+//! The processors that wait are started, then modules are loaded. The kernel command line says which modules to load,
+//! `flownic.modules=virtio_net,...`, and which driver each network card gets ([`crate::drivers`]). The ones that the
+//! agent's own port needs are always loaded. Whatever fails is collected and told to the host, which decides whether it
+//! matters.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use guest_tests::protocol::PORT_NAME;
 
-use crate::{serve, sys};
+use crate::{drivers, serve, sys};
 
 /// Modules of the port itself.
 const PORT_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
@@ -37,7 +39,8 @@ pub(crate) fn run() -> Result<(), String> {
     problems.extend(start_processors());
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     problems.extend(load(&PORT_MODULES));
-    problems.extend(load(&asked_modules(&command_line)));
+    let modules = listed(&command_line, "flownic.modules=");
+    problems.extend(drivers::bind(&listed(&command_line, "flownic.drivers="), || load(&modules)));
     let port = find_port()?;
     let open = File::options().read(true).write(true).open(&port);
     let stream = open.map_err(|error| format!("Could not open {}: {error}", port.display()))?;
@@ -80,9 +83,9 @@ fn start_processors() -> Vec<String> {
     failed.map(|(error, switch)| format!("Could not write {}: {error}", switch.display())).collect()
 }
 
-/// The modules of `flownic.modules=a,b`.
-fn asked_modules(command_line: &str) -> Vec<&str> {
-    let value = command_line.split_whitespace().find_map(|word| word.strip_prefix("flownic.modules="));
+/// The values of an option such as `flownic.modules=a,b`.
+fn listed<'a>(command_line: &'a str, option: &str) -> Vec<&'a str> {
+    let value = command_line.split_whitespace().find_map(|word| word.strip_prefix(option));
     value.unwrap_or_default().split(',').filter(|name| !name.is_empty()).collect()
 }
 

@@ -6,6 +6,7 @@
 //! `flownic-agent queues INTERFACE` prints what each receive queue has received.
 //! Everything ends when the machine or the namespace ends; there is no state on disk.
 
+mod drivers;
 mod init;
 mod namespace;
 mod process;

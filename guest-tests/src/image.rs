@@ -6,9 +6,11 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
+use std::time::Duration;
 
 use crate::build;
 use crate::cpio::{self, Entry};
+use crate::protocol::MODULE_PATH;
 
 /// Which kernel a guest boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,6 +44,14 @@ impl Kernel {
     /// When it cannot be built.
     pub fn image(self) -> PathBuf {
         recipe("build", &[self.name()]).into()
+    }
+
+    /// The reference driver, `guest-tests/driver`, built for this kernel on first use.
+    ///
+    /// # Panics
+    /// When it cannot be built, with what the compiler said.
+    pub fn module(self) -> PathBuf {
+        recipe("module", &[self.name()]).into()
     }
 }
 
@@ -119,18 +129,47 @@ fn cached(name: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> PathBuf {
     made
 }
 
-/// Initial RAM file system of a guest: the image's, with the agent as its first process.
+/// How long an initial RAM file system that is of no use any more stays: others may be about to boot it.
+const KEEP: Duration = Duration::from_secs(3600);
+
+/// Initial RAM file system of a guest: the image's, with the agent as its first process and, if asked for, the
+/// reference driver at [`MODULE_PATH`].
 ///
 /// # Panics
 /// When it cannot be made.
-pub fn initrd(kernel: Kernel) -> PathBuf {
+pub fn initrd(kernel: Kernel, with_module: bool) -> PathBuf {
+    let module = with_module.then(|| kernel.module());
     let (base, agent) = (kernel.image().join("base.cpio"), build::agent());
-    cached(&format!("{}-{}-{}.cpio", kernel.name(), version(&base), version(agent)), |fresh| {
+    let parts = [Some(base.as_path()), Some(agent), module.as_deref()];
+    let versions: Vec<String> = parts.into_iter().flatten().map(version).collect();
+    let prefix = if with_module { "driver" } else { "stock" };
+    let prefix = format!("{prefix}-{}-", kernel.name());
+    cached(&format!("{prefix}{}.cpio", versions.join("-")), |fresh| {
+        forget(&prefix);
         let mut file = File::create(fresh)?;
         let length = io::copy(&mut File::open(&base)?, &mut file)?;
         file.write_all(&[0; 3][..(length.next_multiple_of(4) - length) as usize])?;
-        cpio::write(&mut file, &[Entry { path: "init".into(), mode: 0o755, content: fs::read(agent)? }])
+        let mut entries = vec![Entry { path: "init".into(), mode: 0o755, content: fs::read(agent)? }];
+        if let Some(module) = &module {
+            let path = MODULE_PATH.trim_start_matches('/').to_owned();
+            entries.push(Entry { path, mode: 0o644, content: fs::read(module)? });
+        }
+        cpio::write(&mut file, &entries)
     })
+}
+
+/// Removes what was made under names with that prefix some time ago: each change of the driver makes a new one.
+fn forget(prefix: &str) {
+    let entries = fs::read_dir(build::target().join("guest-images")).into_iter().flatten().flatten();
+    let old = entries.filter(|entry| {
+        let age = entry.metadata().and_then(|metadata| metadata.modified()).map(|made| made.elapsed());
+        entry.file_name().to_string_lossy().starts_with(prefix)
+            && age.is_ok_and(|age| age.is_ok_and(|age| age > KEEP))
+    });
+    for entry in old {
+        // Somebody else may be doing the same.
+        let _ = fs::remove_file(entry.path());
+    }
 }
 
 /// Folder with the stable image's programs, to be used as root directory on the host: the same tools on both sides.

@@ -21,6 +21,8 @@ pub const MAX_PAYLOAD: usize = 32 * 1024;
 pub const PREAMBLE: usize = HEADER + MAX_PAYLOAD + 1;
 /// Name of the virtio-serial port.
 pub const PORT_NAME: &str = "flownic.agent";
+/// Where the module of the reference driver lies in a guest that has it.
+pub const MODULE_PATH: &str = "/usr/lib/modules/flownic_net.ko";
 
 /// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -37,7 +37,7 @@ cached() {
     local name=$1 recipe=$2 path
     shift 2
     current "$name" "$recipe" && return
-    mkdir -p "$CACHE"/{apt,current,debs,images,trees}
+    mkdir -p "$CACHE"/{apt,current,debs,images,modules,trees}
     # The descriptor is inherited, so that a maker that needs another output does not wait for itself.
     if [[ -z ${CACHE_LOCKED:-} ]]; then
         exec {CACHE_LOCKED}>"$CACHE/lock"
@@ -70,7 +70,7 @@ finish() {
 # Removes outputs that no pointer names and that were not made or found again for KEEP_DAYS.
 prune() {
     local old
-    find "$CACHE"/{images,trees,debs} -mindepth 1 -maxdepth 1 -mtime "+$KEEP_DAYS" |
+    find "$CACHE"/{images,modules,trees,debs} -mindepth 1 -maxdepth 1 -mtime "+$KEEP_DAYS" |
         while read -r old; do
             grep -qrF "$old" "$CACHE/current" || rm -rf "$old"
         done

@@ -8,6 +8,7 @@
 //! worker that carries it out has a transmit queue in hand.
 
 mod admin;
+pub mod channel;
 mod control;
 pub mod moderation;
 mod objects;

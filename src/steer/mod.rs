@@ -246,6 +246,17 @@ impl Steering {
         Verdict::Queue { queue, reason, rule: None }
     }
 
+    /// The RSS hash of a packet with this verdict, for who wants to see it, and what it covers; `None` if no hash type applies. It
+    /// is that of the RSS context, if one chose the queue.
+    pub fn hash(&self, h: &Headers, verdict: Verdict) -> Option<(u32, HashReport)> {
+        if let Verdict::Queue { rule: Some(slot), .. } = verdict
+            && let Some(Action::Context { id, .. }) = self.filters.action(slot)
+        {
+            return self.contexts.hash(id, h);
+        }
+        self.rss.hash(h)
+    }
+
     /// Stands for all that a verdict depends on beside the packet: as long as it stays the same, verdicts do. `nic` (1 to
     /// 65535) tells several NICs apart. Take it while the lock is held under which verdicts are reached.
     #[inline]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Files, Guest, Nic};
+use super::{Driver, Files, Guest, Nic};
 use crate::image::{self, Kernel, Qemu};
 use crate::workdir::Workdir;
 
@@ -16,6 +16,7 @@ pub struct Builder {
     vcpus: u32,
     memory: u32,
     modules: Vec<String>,
+    driver: Driver,
     nics: Vec<Nic>,
     arguments: Vec<String>,
 }
@@ -29,6 +30,7 @@ impl Builder {
             vcpus: 2,
             memory: 512,
             modules: vec!["virtio_net".to_owned()],
+            driver: Driver::VirtioNet,
             nics: Vec::new(),
             arguments: Vec::new(),
         }
@@ -54,7 +56,12 @@ impl Builder {
         Builder { memory, ..self }
     }
 
-    /// Modules to load at boot; `virtio_net` unless told otherwise.
+    /// Driver of the network cards that have none of their own choice; `virtio_net` unless told otherwise.
+    pub fn driver(self, driver: Driver) -> Builder {
+        Builder { driver, ..self }
+    }
+
+    /// Modules to load at boot; `virtio_net` unless told otherwise. The reference driver is loaded where a card wants it.
     pub fn modules(self, modules: &[&str]) -> Builder {
         Builder { modules: modules.iter().map(|name| (*name).to_owned()).collect(), ..self }
     }
@@ -101,6 +108,11 @@ impl Builder {
         nic.address().map_or_else(|| format!("52:54:00:{high:02x}:{low:02x}:{index:02x}"), str::to_owned)
     }
 
+    /// Driver of each card.
+    fn drivers(&self) -> Vec<Driver> {
+        self.nics.iter().map(|nic| nic.wanted_driver().unwrap_or(self.driver)).collect()
+    }
+
     /// Major version of the QEMU program.
     fn version(&self) -> u32 {
         let output = Command::new(self.program()).arg("--version").output().expect("QEMU tells its version");
@@ -111,7 +123,13 @@ impl Builder {
 
     pub(super) fn arguments_for(&self, files: &Files) -> Vec<String> {
         let socket = |id: &str, path: &PathBuf| format!("socket,id={id},path={}", path.display());
-        let append = format!("{} flownic.modules={}", image::command_line(), self.modules.join(","));
+        let mut append = format!("{} flownic.modules={}", image::command_line(), self.modules.join(","));
+        let drivers = self.drivers();
+        let with_module = drivers.contains(&Driver::FlownicNet);
+        if with_module {
+            let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
+            append.push_str(&format!(" flownic.drivers={}", names.join(",")));
+        }
         let mut arguments: Vec<String> = [
             "-name",
             &self.name,
@@ -134,7 +152,7 @@ impl Builder {
             "-kernel",
             &self.kernel.image().join("vmlinux").display().to_string(),
             "-initrd",
-            &image::initrd(self.kernel).display().to_string(),
+            &image::initrd(self.kernel, with_module).display().to_string(),
             "-append",
             &append,
             "-serial",

@@ -13,12 +13,12 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 pub use builder::Builder;
-pub use nic::{Backend, Nic};
+pub use nic::{Backend, Driver, Nic};
 pub use qmp::Qmp;
 
 use crate::machine::Machine;
 use crate::nic::Interface;
-use crate::protocol::Power;
+use crate::protocol::{MODULE_PATH, Power};
 use crate::slots::Slots;
 use crate::{Workdir, wait_for};
 
@@ -74,6 +74,25 @@ impl Guest {
         Interface::with_mac(&self.machine, &self.builder.mac(index))
     }
 
+    /// Takes card `index` from its driver and gives it to another one, which is loaded if it is not yet.
+    ///
+    /// # Panics
+    /// When that fails, or the guest was booted without the reference driver and is asked for it.
+    #[track_caller]
+    pub fn bind(&self, index: usize, driver: Driver) {
+        let name = self.interface(index).name().to_owned();
+        let device = self.run_ok(&format!("basename $(readlink -f /sys/class/net/{name}/device)"));
+        self.run_ok(&format!("echo {device} >/sys/bus/virtio/devices/{device}/driver/unbind"));
+        let load = match driver {
+            Driver::VirtioNet => "modprobe virtio_net".to_owned(),
+            Driver::FlownicNet => format!("[ -e /sys/module/flownic_net ] || insmod {MODULE_PATH}"),
+        };
+        self.run_ok(&load);
+        let of = format!("/sys/bus/virtio/drivers/{}", driver.name());
+        // A driver that has just been loaded takes it by itself.
+        self.run_ok(&format!("[ -e {of}/{device} ] || echo {device} >{of}/bind"));
+    }
+
     /// Reboots through the kernel and waits until the agent is back.
     ///
     /// # Panics
@@ -96,7 +115,11 @@ impl Guest {
 
     #[track_caller]
     fn wait_booted(&mut self) {
-        if let Err(message) = self.machine.wait_ready(BOOT_LIMIT) {
+        let ready = self.machine.wait_ready(BOOT_LIMIT).and_then(|ready| match ready.problems.as_slice() {
+            [] => Ok(()),
+            problems => Err(format!("{}: {}", self.machine.name(), problems.join("; "))),
+        });
+        if let Err(message) = ready {
             let ended = self.qemu.end();
             let logs = logs(&self.workdir, self.machine.name(), self.boots);
             panic!("{message}; QEMU ended with {ended} (now at the latest)\n{logs}");

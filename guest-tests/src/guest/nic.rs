@@ -19,6 +19,25 @@ pub enum Backend {
     VhostUser(PathBuf),
 }
 
+/// Which of the guest's drivers a card is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driver {
+    /// The kernel's own.
+    VirtioNet,
+    /// The reference driver, `guest-tests/driver`.
+    FlownicNet,
+}
+
+impl Driver {
+    /// Its name, as the kernel and `ethtool -i` have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Driver::VirtioNet => "virtio_net",
+            Driver::FlownicNet => "flownic_net",
+        }
+    }
+}
+
 /// A virtio network card.
 #[derive(Debug, Clone)]
 pub struct Nic {
@@ -27,13 +46,15 @@ pub struct Nic {
     rings: (u32, u32),
     mtu: u32,
     mac: Option<String>,
+    driver: Option<Driver>,
     properties: Vec<String>,
 }
 
 impl Nic {
     /// A card with one queue pair, rings of 1024 entries, and a MAC address from its place.
     pub fn new(backend: Backend) -> Nic {
-        Nic { backend, queues: 1, rings: (RING, RING), mtu: 1500, mac: None, properties: Vec::new() }
+        let (mac, driver, properties) = (None, None, Vec::new());
+        Nic { backend, queues: 1, rings: (RING, RING), mtu: 1500, mac, driver, properties }
     }
 
     /// A card served by flownic.
@@ -61,6 +82,11 @@ impl Nic {
         Nic { mac: Some(mac.to_owned()), ..self }
     }
 
+    /// Driver of this card, where it is not that of the guest's others.
+    pub fn driver(self, driver: Driver) -> Nic {
+        Nic { driver: Some(driver), ..self }
+    }
+
     /// A further property of the device, such as `mrg_rxbuf=off`.
     pub fn property(mut self, property: &str) -> Nic {
         self.properties.push(property.to_owned());
@@ -69,6 +95,10 @@ impl Nic {
 
     pub(super) fn address(&self) -> Option<&str> {
         self.mac.as_deref()
+    }
+
+    pub(super) fn wanted_driver(&self) -> Option<Driver> {
+        self.driver
     }
 
     /// Arguments for card `index` with hardware address `mac`, for `qemu`, whose major version is `version`.
