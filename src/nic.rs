@@ -153,10 +153,10 @@ pub struct Nic {
     pub link_up: AtomicBool,
     /// Whether the guest wants the RSS hash in the header of received frames.
     pub hash_in_header: AtomicBool,
-    /// What the guest has set up with commands, beside steering. Locked before steering, never after it.
-    guest: Mutex<GuestState>,
     /// Whether the driver that starts is a new one.
     pub drivers: DriverWatch,
+    /// What the guest has set up with commands, beside steering. Locked before steering, never after it.
+    guest: Mutex<GuestState>,
     /// Any receive queue runs.
     has_targets: AtomicBool,
     /// The TAP device on its port, for its carrier.
@@ -195,8 +195,8 @@ impl Nic {
             connected: AtomicBool::new(false),
             link_up: AtomicBool::new(true),
             hash_in_header: AtomicBool::new(false),
-            guest: Mutex::new(GuestState::new(config.queue_pairs)),
             drivers: DriverWatch::default(),
+            guest: Mutex::new(GuestState::new(config.queue_pairs)),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),
             trace: Trace::default(),
