@@ -124,12 +124,12 @@ fn a_program_that_remembers_nothing_finds_all_rules_and_rss() {
 
     let rss = || RssState::from_bytes(&driver.control(Class::Flownic, RSS_GET, &[]).unwrap()).unwrap();
     let before = rss();
-    assert!(before.on && before.default_table && !before.rss_mode);
+    assert!(before.on && before.default_table && !before.rss_mode && !before.by_guest);
     assert_eq!((before.params.table.len(), before.params.hash_types), (128, 0x3f));
     let wanted = table(&[3, 2, 1, 0]);
     driver.control(Class::Mq, ctrl::mq::RSS_CONFIG, &wanted.to_bytes()).unwrap();
     let after = rss();
-    assert!(after.on && after.rss_mode && !after.default_table);
+    assert!(after.on && after.rss_mode && !after.default_table && after.by_guest);
     assert_eq!(after.params, RssParams { max_tx_vq: 0, ..wanted });
 
     driver.nic().profile.store(4, std::sync::atomic::Ordering::Relaxed);
