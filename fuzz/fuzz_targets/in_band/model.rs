@@ -109,7 +109,8 @@ impl Model {
             put(&mut shadow, setup.used + 2, &self.next_used.to_le_bytes());
             marked.push((setup.used, 4));
         }
-        if let Some(at) = shadow.iter().zip(GUEST.bytes()).position(|(a, b)| a != b) {
+        if shadow != GUEST.bytes() {
+            let at = shadow.iter().zip(GUEST.bytes()).position(|(a, b)| a != b).unwrap();
             panic!("memory differs at {:#x}", BASE + at as u64);
         }
         let pages = if setup.logging { pages(&marked) } else { 0 };
