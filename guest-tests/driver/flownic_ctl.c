@@ -20,8 +20,6 @@ static int identify(struct flownic_ctl *ctl)
 
 	call = flownic_control_call(ctl, FLOWNIC_CTRL_FLOWNIC, FLOWNIC_IDENTIFY, 0,
 				    sizeof(*identity));
-	/* One that is not flownic may be silent for good. */
-	ctl->silent = true;
 	err = flownic_call_run(call);
 	if (!err && call->result_len < sizeof(*identity))
 		err = -EIO;
@@ -87,6 +85,7 @@ int flownic_ctl_probe(struct flownic_net *fn)
 	if (!ctl)
 		return -ENOMEM;
 	ctl->fn = fn;
+	ctl->pairs = fn->num_pairs;
 	INIT_LIST_HEAD(&ctl->objects.classifiers);
 	err = identify(ctl);
 	if (err) {
@@ -98,6 +97,8 @@ int flownic_ctl_probe(struct flownic_net *fn)
 	err = probe_all(ctl);
 	if (err) {
 		dev_err(parent, "The device could not be set up: error %d\n", err);
+		flownic_arfs_device_gone(ctl);
+		reset(ctl);
 		free_all(ctl);
 		return err == -ENOMEM ? err : 0;
 	}

@@ -13,7 +13,7 @@ const QUEUES: usize = 4;
 const COUNT: u32 = 40;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Where the program is in the guest.
-const PROGRAM: &str = "/root/flownic-guest";
+const PROGRAM: &str = "/usr/bin/flownic-guest";
 
 /// Interfaces that come up from now on speak no IPv6, and so nothing by themselves.
 fn silence(machine: &Machine) {
@@ -46,7 +46,11 @@ impl Program<'_> {
     /// What it prints; the error is what it says is wrong.
     fn run(&self, words: &str) -> Result<String, String> {
         let output = self.machine.run(&format!("{PROGRAM} {} {words}", self.interface));
-        if output.success() { Ok(output.text()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().into()) }
+        if output.success() {
+            Ok(output.text())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).trim().into())
+        }
     }
 
     #[track_caller]
@@ -111,7 +115,10 @@ fn a_program_adds_rules_that_the_card_obeys() {
     let (rss_a, rss_b) = (a.rss_queue(QUEUES), b.rss_queue(QUEUES));
     let to = (rss_a + 1) % QUEUES;
     wire.expect("without a rule", &a, rss_a);
-    assert_eq!(program.ok(&format!("flows add flow-type udp4 dst-port 5000 action {to}")), "Added rule with ID 8191");
+    assert_eq!(
+        program.ok(&format!("flows add flow-type udp4 dst-port 5000 action {to}")),
+        "Added rule with ID 8191"
+    );
     // As the guest's driver counts: the right queue, and the others get nothing.
     let before = nic.receive_packets();
     wire.expect("with a rule", &a, to);
@@ -128,16 +135,21 @@ fn a_program_adds_rules_that_the_card_obeys() {
     let listed = program.json("flows list");
     let rule = json!({ "flow_type": "udp4", "dst_port": 5000, "action": to, "loc": 8191 });
     let nic_name = program.interface.clone();
-    let wanted = json!({ "nic": nic_name, "capacity": 8192, "rules": [{ "rule": rule, "hits": COUNT }], "others": 0 });
+    let wanted =
+        json!({ "nic": nic_name, "capacity": 8192, "rules": [{ "rule": rule, "hits": COUNT }], "others": 0 });
     assert_eq!(listed, wanted);
     let text = program.ok("flows list");
-    assert!(text.starts_with(&format!("{nic_name}: 1 of 8192 rules")) && text.contains("flow-type udp4 dst-port 5000"), "{text}");
+    assert!(
+        text.starts_with(&format!("{nic_name}: 1 of 8192 rules"))
+            && text.contains("flow-type udp4 dst-port 5000"),
+        "{text}"
+    );
 
     program.ok("flows del 8191");
     wire.expect("after the rule", &a, rss_a);
     program.ok("rss set entries 2,2,2,2,2,2,2,2");
     wire.expect("with all of the table on queue 2", &a, 2);
-    assert_eq!(program.json("rss get")["table"], json!([2; 8]));
+    assert_eq!(program.json("rss get")["table"], json!(vec![2; 8]));
     program.ok("coalesce set rx-usecs 20 rx-frames 64");
     assert_eq!(program.json("coalesce get")["queues"][3]["rx_usecs"], 20);
     let stats = program.json("stats");
@@ -147,7 +159,10 @@ fn a_program_adds_rules_that_the_card_obeys() {
 
     // What is wrong is said, and why.
     for (words, wanted) in [
-        ("flows add flow-type udp4 dst-port 5000 action 4", "There is no receive queue 4: queues go from 0 to 3"),
+        (
+            "flows add flow-type udp4 dst-port 5000 action 4",
+            "There is no receive queue 4: queues go from 0 to 3",
+        ),
         ("flows add flow-type udp4 action", "'action' has no value"),
         ("flows del 7", "There is no rule at location 7"),
         ("rss set off", "on, off and mode are the host's"),
@@ -161,6 +176,10 @@ fn a_program_adds_rules_that_the_card_obeys() {
     let lo = Program { machine: &guest, interface: "lo".into() };
     let e = lo.run("--timeout 0.3 info").unwrap_err();
     assert!(e.contains("There was no answer. Either this is no flownic NIC"), "{e}");
+    // Who may not send raw frames is told what is missing.
+    let output = guest.run(&format!("chroot --userspec=65534:65534 / {PROGRAM} {nic_name} info"));
+    let e = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.success() && e.contains("Raw frames need CAP_NET_RAW: run this as root"), "{output}");
     nic.down();
     let e = program.run("info").unwrap_err();
     assert!(e.contains(&format!("is down: ip link set {nic_name} up")), "{e}");
