@@ -91,7 +91,7 @@ impl Task {
 /// Everything that guests need and that takes a while the first time.
 fn prepare() {
     for kernel in [Kernel::Stable, Kernel::Backports] {
-        image::initrd(kernel, false);
+        image::initrd(kernel, None, false);
     }
     image::tools();
     for qemu in [Qemu::Host, Qemu::Backports] {

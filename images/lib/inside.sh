@@ -3,6 +3,7 @@
 # kernel that lets users make namespaces. Expects setup.sh.
 
 # Packages that every such tree has: what scripts and make take for granted.
+# shellcheck disable=SC2034 # for whoever makes such a tree
 INSIDE_PACKAGES=(dash bash coreutils findutils grep sed gawk diffutils make binutils)
 
 # usable TREE: gives a tree what its packages' installation scripts would have made.
