@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use log::{info, warn};
 
+use crate::command::FilterClock;
 use crate::config::NicConfig;
 use crate::dataplane::worker::WorkerHandle;
 use crate::offload::Accepts;
@@ -18,6 +19,7 @@ use crate::port::tap::TapQueue;
 use crate::stats::{Named, NicCounters, NicStats, RxCounters, TxCounters};
 use crate::steer::{LearnTable, RecentFlows, RuleSlot, Steering};
 use crate::trace::Trace;
+use crate::vhost::drivers::DriverWatch;
 use crate::vhost::ring::{RingFault, RxRing, TxRing};
 
 /// An eventfd that tells the guest (call) or the front end (err) something.
@@ -129,6 +131,12 @@ pub struct Nic {
     pub config: NicConfig,
     /// Tables that decide where a received frame goes.
     pub steering: RwLock<Steering>,
+    /// When rules of the guest come in force.
+    pub filter_clock: FilterClock,
+    /// Number of the profile that its filter table was last given; 0 without.
+    pub profile: AtomicU32,
+    /// Commands of the guest are not answered: a fault that somebody has injected.
+    pub commands_hang: AtomicBool,
     /// Flows that the guest sends.
     pub learned: LearnTable,
     /// Receive queues.
@@ -149,6 +157,10 @@ pub struct Nic {
     pub connected: AtomicBool,
     /// What the host set with `link up|down`.
     pub link_up: AtomicBool,
+    /// Whether the guest wants the RSS hash in the header of received frames.
+    pub hash_in_header: AtomicBool,
+    /// Whether the driver that starts is a new one.
+    pub drivers: DriverWatch,
     /// Any receive queue runs.
     has_targets: AtomicBool,
     /// The TAP device on its port, for its carrier.
@@ -176,6 +188,9 @@ impl Nic {
         Nic {
             id,
             steering: RwLock::new(Steering::new(&config.steer)),
+            filter_clock: FilterClock::default(),
+            profile: AtomicU32::new(config.profile.map_or(0, |p| p.id)),
+            commands_hang: AtomicBool::new(false),
             learned: LearnTable::new(config.learn),
             rx: (0..pairs).map(|_| Slot::default()).collect(),
             tx: (0..pairs).map(|_| Slot::default()).collect(),
@@ -186,6 +201,8 @@ impl Nic {
             features: AtomicU64::new(0),
             connected: AtomicBool::new(false),
             link_up: AtomicBool::new(true),
+            hash_in_header: AtomicBool::new(false),
+            drivers: DriverWatch::default(),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),
             trace: Trace::default(),
@@ -253,6 +270,13 @@ impl Nic {
                 err.fire();
             }
         }
+    }
+
+    /// Forgets all that the guest has set up with commands: its driver starts anew, or says so. What the host has set stays,
+    /// and so do learned flows. The caller must not hold the steering lock.
+    pub fn forget_guest(&self) {
+        self.hash_in_header.store(false, Ordering::Relaxed);
+        self.steering.write().expect("steering never panics").filters_mut().reset_objects();
     }
 
     /// The link as the host wants it.

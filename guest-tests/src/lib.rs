@@ -8,6 +8,7 @@
 //! * [`Link`]: two interfaces that reach each other, and all kinds of traffic between them.
 //! * [`nic`] and [`traffic`]: interfaces and their counters per queue; netperf, ping and checksummed transfers.
 //! * [`frame`]: frames made by hand, and the receive queue that RSS picks for them.
+//! * [`wire`]: a tap and a guest's card, and which queue every frame must arrive on.
 //! * [`wait`]: the only place that waits for something by looking again.
 //!
 //! Environment: `FLOWNIC_BIN` tests that program instead of building one; `FLOWNIC_IMAGES` names the folder with the
@@ -27,6 +28,7 @@ pub mod protocol;
 pub mod slots;
 pub mod traffic;
 pub mod wait;
+pub mod wire;
 pub mod workdir;
 
 pub use flownic::Flownic;

@@ -6,6 +6,7 @@
 mod features;
 mod file;
 mod nic;
+mod profile;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ mod tests;
 pub use features::{FeatureEdits, resolve_features};
 pub(crate) use nic::parse_key;
 pub use nic::{MTU_MAX, MTU_MIN, NicSettings};
+pub use profile::{FilterSettings, Profile, parse_in_flight};
 pub use settings::{ConfigError, CpuList, Settings};
 
 use std::path::PathBuf;
@@ -21,6 +23,7 @@ use std::time::Duration;
 use crate::port::template::GenConfig;
 use crate::steer::{LearnConfig, SteerConfig};
 use crate::vhost::Endpoint;
+use crate::virtio::channel::Road;
 use crate::virtio::*;
 
 /// Queue pairs of a NIC, at most: the protocol crate's limit of 64 rings, less a control queue.
@@ -81,6 +84,39 @@ pub enum PortConfig {
     Gen(GenConfig),
 }
 
+/// Which roads commands of the guest may take ("The channel" in `docs/guest-abi.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InBand {
+    /// None: nothing is a command.
+    Off,
+    /// From user space, as frames.
+    User,
+    /// From the kernel, in chains with device-writable buffers.
+    Kernel,
+    /// Both.
+    #[default]
+    All,
+}
+
+impl InBand {
+    /// The words for it.
+    pub const NAMES: [(&'static str, InBand); 4] =
+        [("off", InBand::Off), ("user", InBand::User), ("kernel", InBand::Kernel), ("all", InBand::All)];
+
+    /// The word for this.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
+
+    /// Whether commands that come by this road are carried out.
+    pub fn allows(self, road: Road) -> bool {
+        match road {
+            Road::Kernel => matches!(self, InBand::Kernel | InBand::All),
+            Road::User => matches!(self, InBand::User | InBand::All),
+        }
+    }
+}
+
 /// One NIC.
 #[derive(Debug, Clone)]
 pub struct NicConfig {
@@ -102,6 +138,10 @@ pub struct NicConfig {
     pub learn: LearnConfig,
     /// Where its frames are recorded.
     pub capture: Option<PathBuf>,
+    /// Which roads commands of the guest may take.
+    pub in_band: InBand,
+    /// Which card its filter table is like.
+    pub profile: Option<&'static Profile>,
 }
 
 /// The whole process.

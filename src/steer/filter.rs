@@ -17,7 +17,10 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::key::{Mask, Match};
+use super::knobs::{FilterKey, Knobs};
 use super::ntuple::NtupleTable;
+use super::program::FilterFaults;
+use super::staged::Staged;
 use super::tuple::{Action, Full, Rank, RuleSlot, TupleSpace};
 use crate::packet::Headers;
 
@@ -59,6 +62,12 @@ pub enum FilterError {
         /// How many rules refer to it.
         rules: u32,
     },
+    /// So many rules are on their way, and no more can be ([`Knobs::in_flight`]).
+    #[error("{0} rule(s) are on their way; try again when one has arrived")]
+    TryAgain(u32),
+    /// A classifier compares what a card with this key can't.
+    #[error("The card can't compare this; its filter key is {0}")]
+    Key(FilterKey),
     /// A value is outside what is allowed; the text says which and what is.
     #[error("{0}")]
     Invalid(String),
@@ -100,6 +109,9 @@ pub struct FilterTable {
     groups: BTreeMap<u32, Group>,
     classifiers: BTreeMap<u32, Classifier>,
     rules: BTreeMap<u32, (RuleSlot, Rule)>,
+    pub(super) staged: Staged,
+    pub(super) knobs: Knobs,
+    pub(super) faults: FilterFaults,
 }
 
 /// Rank of the group of ntuple rules: above the u16 of any other.
@@ -117,6 +129,9 @@ impl FilterTable {
             groups: BTreeMap::new(),
             classifiers: BTreeMap::new(),
             rules: BTreeMap::new(),
+            staged: Staged::default(),
+            knobs: Knobs::default(),
+            faults: FilterFaults::default(),
         }
     }
 
@@ -156,10 +171,31 @@ impl FilterTable {
         if self.groups.contains_key(&id) {
             return Err(FilterError::Exists { what: "group", id });
         }
-        if self.groups.values().any(|g| g.priority == priority) {
+        self.check_priority(id, priority)?;
+        self.groups.insert(id, Group { priority, rules: 0 });
+        Ok(())
+    }
+
+    /// Gives another priority to a group without rules.
+    pub fn modify_group(&mut self, id: u32, priority: u16) -> Result<(), FilterError> {
+        self.check_priority(id, priority)?;
+        match self.groups.get_mut(&id) {
+            None => Err(FilterError::NotFound { what: "group", id }),
+            Some(&mut Group { rules, .. }) if rules != 0 => {
+                Err(FilterError::Busy { what: "group", id, rules })
+            }
+            Some(group) => {
+                group.priority = priority;
+                Ok(())
+            }
+        }
+    }
+
+    /// Refuses a priority that another group has.
+    fn check_priority(&self, id: u32, priority: u16) -> Result<(), FilterError> {
+        if self.groups.iter().any(|(other, g)| *other != id && g.priority == priority) {
             return Err(FilterError::Exists { what: "group priority", id: priority.into() });
         }
-        self.groups.insert(id, Group { priority, rules: 0 });
         Ok(())
     }
 
@@ -183,6 +219,20 @@ impl FilterTable {
         }
         self.classifiers.insert(id, Classifier { mask, rules: 0 });
         Ok(())
+    }
+
+    /// Lets a classifier without rules compare something else.
+    pub fn modify_classifier(&mut self, id: u32, mask: Mask) -> Result<(), FilterError> {
+        match self.classifiers.get_mut(&id) {
+            None => Err(FilterError::NotFound { what: "classifier", id }),
+            Some(&mut Classifier { rules, .. }) if rules != 0 => {
+                Err(FilterError::Busy { what: "classifier", id, rules })
+            }
+            Some(classifier) => {
+                classifier.mask = mask;
+                Ok(())
+            }
+        }
     }
 
     /// Destroys a classifier without rules.
@@ -212,27 +262,70 @@ impl FilterTable {
             return Err(FilterError::Invalid(text));
         }
         check_action(rule.action, self.queue_pairs)?;
-        let rank = Rank::new(group.priority.into(), rule.priority, id);
-        let key = rule.fields.key();
-        let slot = self.space.insert(group.priority.into(), &classifier.mask.0, key, rank, rule.action)?;
+        let group_rank = group.priority.into();
+        let rank = Rank::new(group_rank, rule.priority, id);
+        let slot = self.space.insert(group_rank, &classifier.mask.0, rule.fields.key(), rank, rule.action)?;
         group.rules += 1;
         classifier.rules += 1;
         self.rules.insert(id, (slot, rule));
         Ok(slot)
     }
 
+    /// Changes what becomes of a rule's packets. A packet meets the old action or the new one, and its hits go on.
+    pub fn modify_rule(&mut self, id: u32, action: Action) -> Result<(), FilterError> {
+        check_action(action, self.queue_pairs)?;
+        let (slot, rule) = self.rules.get_mut(&id).ok_or(FilterError::NotFound { what: "rule", id })?;
+        rule.action = action;
+        self.space.set_action(*slot, action);
+        Ok(())
+    }
+
     /// Destroys a rule.
     pub fn destroy_rule(&mut self, id: u32) -> Result<(), FilterError> {
         let (slot, rule) = self.rules.remove(&id).ok_or(FilterError::NotFound { what: "rule", id })?;
         self.space.remove(slot);
+        self.staged.forget(id);
         self.groups.entry(rule.group).and_modify(|g| g.rules -= 1);
         self.classifiers.entry(rule.classifier).and_modify(|c| c.rules -= 1);
         Ok(())
     }
 
+    /// Puts a rule that is an object already where packets find it.
+    pub(super) fn insert_rule(&mut self, id: u32, rule: &Rule) -> Result<RuleSlot, Full> {
+        // A rule's group outlives it.
+        let group = self.groups.get(&rule.group).map_or(0, |g| u32::from(g.priority));
+        let rank = Rank::new(group, rule.priority, id);
+        self.space.insert(group, &rule.fields.mask().0, rule.fields.key(), rank, rule.action)
+    }
+
+    /// The object says this action from now on; packets don't know yet.
+    pub(super) fn note_action(&mut self, id: u32, action: Action) {
+        self.rules.entry(id).and_modify(|(_, rule)| rule.action = action);
+    }
+
+    /// Takes away the object of a rule that is nowhere else any more.
+    pub(super) fn forget_rule(&mut self, id: u32) {
+        self.staged.forget(id);
+        if let Some((_, rule)) = self.rules.remove(&id) {
+            self.groups.entry(rule.group).and_modify(|g| g.rules -= 1);
+            self.classifiers.entry(rule.classifier).and_modify(|c| c.rules -= 1);
+        }
+    }
+
     /// A group's priority.
     pub fn group(&self, id: u32) -> Option<u16> {
         self.groups.get(&id).map(|g| g.priority)
+    }
+
+    /// How many rules are in a group.
+    pub fn rules_in_group(&self, id: u32) -> u32 {
+        self.groups.get(&id).map_or(0, |g| g.rules)
+    }
+
+    /// How many rules send their packets through an RSS context.
+    pub fn rules_of_context(&self, context: u16) -> u32 {
+        let uses = |rule: &Rule| matches!(rule.action, Action::Context { id, .. } if id == context);
+        self.rules.values().filter(|(_, rule)| uses(rule)).count() as u32
     }
 
     /// A classifier's mask.
@@ -255,6 +348,7 @@ impl FilterTable {
         for (slot, _) in std::mem::take(&mut self.rules).into_values() {
             self.space.remove(slot);
         }
+        self.staged.clear();
         self.groups.clear();
         self.classifiers.clear();
     }
@@ -280,6 +374,10 @@ fn check_action(action: Action, queue_pairs: u16) -> Result<(), FilterError> {
         Action::Queue(q) if q >= queue_pairs => {
             let last = queue_pairs.saturating_sub(1);
             Err(FilterError::Invalid(format!("There is no receive queue {q}: queues go from 0 to {last}")))
+        }
+        Action::Context { offset, .. } if offset >= queue_pairs => {
+            let last = queue_pairs.saturating_sub(1);
+            Err(FilterError::Invalid(format!("A queue offset of {offset} leads nowhere: 0 to {last} do")))
         }
         _ => Ok(()),
     }
@@ -393,6 +491,49 @@ mod tests {
         table.destroy_classifier(0).unwrap();
         assert_eq!(table.destroy_group(0), Err(FilterError::NotFound { what: "group", id: 0 }));
         assert_eq!(table.destroy_classifier(0), Err(FilterError::NotFound { what: "classifier", id: 0 }));
+    }
+
+    #[test]
+    fn what_no_rule_refers_to_can_be_modified_and_of_a_rule_its_action() {
+        let mut table = table(8);
+        table.create_group(1, 20).unwrap();
+        assert_eq!(
+            table.modify_group(1, 10),
+            Err(FilterError::Exists { what: "group priority", id: 10 }),
+            "it is group 0's"
+        );
+        assert_eq!(table.modify_group(2, 9), Err(FilterError::NotFound { what: "group", id: 2 }));
+        table.modify_group(1, 20).unwrap();
+        table.modify_group(1, 5).unwrap();
+        assert_eq!(table.group(1), Some(5));
+        let any_tcp = Match::new().ipv4().tcp();
+        table.modify_classifier(0, any_tcp.mask()).unwrap();
+        let slot = table.create_rule(3, rule(0, any_tcp, 1)).unwrap();
+        assert_eq!(table.modify_group(0, 11), Err(FilterError::Busy { what: "group", id: 0, rules: 1 }));
+        let mask = port(0).mask();
+        assert_eq!(
+            table.modify_classifier(0, mask),
+            Err(FilterError::Busy { what: "classifier", id: 0, rules: 1 })
+        );
+        assert_eq!(
+            table.modify_classifier(1, mask),
+            Err(FilterError::NotFound { what: "classifier", id: 1 })
+        );
+
+        for action in [Action::Queue(7), Action::Drop, Action::Context { id: 4, offset: 7 }] {
+            table.modify_rule(3, action).unwrap();
+            assert_eq!(table.lookup(&tcp4().headers()), Some((slot, action)));
+            assert_eq!(table.rule(3).unwrap().1.action, action);
+        }
+        assert_eq!(
+            (table.rules_of_context(4), table.rules_of_context(0), table.rules_in_group(0)),
+            (1, 0, 1)
+        );
+        for action in [Action::Queue(8), Action::Context { id: 4, offset: 8 }] {
+            assert!(matches!(table.modify_rule(3, action), Err(FilterError::Invalid(_))));
+        }
+        assert_eq!(table.modify_rule(4, Action::Drop), Err(FilterError::NotFound { what: "rule", id: 4 }));
+        assert_eq!(table.rules_of_context(4), 1, "what is refused changes nothing");
     }
 
     #[test]

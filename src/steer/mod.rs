@@ -6,8 +6,8 @@
 //!
 //! 1. no receive queue is enabled: drop;
 //! 2. receive mode: MAC and VLAN filters (promiscuous and without VLAN filter until someone sets them);
-//! 3. the flow-filter rule that matches best (`filter`): drop, or a queue. If that queue is not enabled, the packet goes on as if
-//!    no rule had matched (a lesser rule is not tried);
+//! 3. the flow-filter rule that matches best (`filter`): drop, a queue, or the queue that an RSS context names (`context`). If that
+//!    queue is not enabled, the packet goes on as if no rule had matched (a lesser rule is not tried);
 //! 4. in [`Mode::Automatic`] the learned flows (`learn`), if the queue is enabled;
 //! 5. the RSS hash (`rss`), over enabled queues only; packets without a hash go to the queue set for them;
 //! 6. queue 0, or the lowest enabled one.
@@ -16,21 +16,29 @@
 //! half of a lock whose read half the data plane takes once per batch; each change leaves it complete.
 
 mod cache;
+mod context;
 mod filter;
+mod guest;
 mod hash;
 mod key;
+mod knobs;
 mod learn;
 mod ntuple;
+mod program;
 mod recent;
 mod rss;
 mod rxmode;
+mod staged;
 mod tuple;
 
 pub use cache::VerdictCache;
+pub use context::{CONTEXTS_MAX, ContextError};
 pub use filter::{CLASSIFIERS_LIMIT, FilterError, FilterTable, GROUPS_LIMIT, Rule};
 pub use key::{Mask, Match};
+pub use knobs::{DELAY_MAX, FilterKey, IN_FLIGHT_MAX, Knobs, Replace, parse_delay};
 pub use learn::{LearnConfig, LearnStats, LearnTable, Tick};
 pub use ntuple::{FlowType, Masked, NtupleSpec};
+pub use program::FilterFaults;
 pub use recent::RecentFlows;
 pub use rss::{
     DEFAULT_KEY, HashReport, KEY_MAX, KEY_MIN, Rss, RssConfig, RssError, RssKey, TABLE_DEFAULT, TABLE_MAX,
@@ -38,6 +46,9 @@ pub use rss::{
 };
 pub use rxmode::{RxFilter, RxMode, VlanFilter};
 pub use tuple::{Action, RuleSlot};
+
+use context::Contexts;
+use guest::HostRss;
 
 use crate::packet::Headers;
 
@@ -144,6 +155,10 @@ pub struct SteerConfig {
     pub rss_key: RssKey,
     /// Entries of the default indirection table: a power of two up to [`TABLE_MAX`] (else the next one).
     pub rss_table_len: u16,
+    /// How the filter table takes rules of the guest.
+    pub knobs: Knobs,
+    /// Whether learned flows are on.
+    pub learn_on: bool,
 }
 
 impl Default for SteerConfig {
@@ -153,6 +168,8 @@ impl Default for SteerConfig {
             filter_capacity: 8192,
             rss_key: RssKey::default(),
             rss_table_len: TABLE_DEFAULT as u16,
+            knobs: Knobs::default(),
+            learn_on: true,
         }
     }
 }
@@ -168,12 +185,15 @@ pub struct Steering {
     rx: RxFilter,
     filters: FilterTable,
     rss: Rss,
+    contexts: Contexts,
+    /// What the host had set, while the RSS configuration is the guest's.
+    host_rss: Option<HostRss>,
     /// How often anything was, or may have been, changed.
     changes: u64,
 }
 
 impl Steering {
-    /// Automatic mode, everything on, no rule, no queue enabled.
+    /// Automatic mode, RSS on, no rule, no queue enabled.
     pub fn new(config: &SteerConfig) -> Self {
         let queue_pairs = config.queue_pairs.clamp(1, MAX_QUEUE_PAIRS);
         let table_len = usize::from(config.rss_table_len).clamp(1, TABLE_MAX).next_power_of_two();
@@ -182,11 +202,13 @@ impl Steering {
             queue_pairs,
             enabled: 0,
             mode: Mode::default(),
-            learn_on: true,
+            learn_on: config.learn_on,
             rss_on: true,
             rx: RxFilter::default(),
-            filters: FilterTable::new(config.filter_capacity, queue_pairs),
+            filters: FilterTable::new(config.filter_capacity, queue_pairs).with_knobs(config.knobs),
             rss: Rss::new(rss, table_len),
+            contexts: Contexts::default(),
+            host_rss: None,
             changes: 0,
         }
     }
@@ -207,6 +229,13 @@ impl Steering {
             Some((slot, Action::Queue(queue))) if self.is_enabled(queue) => {
                 return Verdict::Queue { queue, reason: Reason::Filter, rule: Some(slot) };
             }
+            Some((slot, Action::Context { id, offset })) => {
+                if let Some(queue) = self.contexts.queue(id, offset, h)
+                    && self.is_enabled(queue)
+                {
+                    return Verdict::Queue { queue, reason: Reason::Filter, rule: Some(slot) };
+                }
+            }
             _ => {}
         }
         if self.learn_on
@@ -226,6 +255,11 @@ impl Steering {
             (self.enabled.trailing_zeros() as u16, Reason::Default)
         };
         Verdict::Queue { queue, reason, rule: None }
+    }
+
+    /// The RSS hash of a packet with this verdict, for who wants to see it, and what it covers; `None` if no hash type applies.
+    pub fn hash(&self, h: &Headers, _verdict: Verdict) -> Option<(u32, HashReport)> {
+        self.rss.hash(h)
     }
 
     /// Stands for all that a verdict depends on beside the packet: as long as it stays the same, verdicts do. `nic` (1 to
@@ -259,9 +293,10 @@ impl Steering {
         self.queue_pairs
     }
 
-    /// Sets whether learned flows have a say.
+    /// The host sets whether learned flows have a say.
     pub fn set_mode(&mut self, mode: Mode) {
         self.changes += 1;
+        self.host_rss = None;
         self.mode = mode;
     }
 
@@ -276,9 +311,10 @@ impl Steering {
         self.learn_on = on;
     }
 
-    /// Switches the RSS hash on or off. Without it, and without learned flows and rules, everything goes to queue 0.
+    /// The host switches the RSS hash on or off. Without it, and without learned flows and rules, everything goes to queue 0.
     pub fn set_rss_on(&mut self, on: bool) {
         self.changes += 1;
+        self.host_rss = None;
         self.rss_on = on;
     }
 
@@ -319,10 +355,11 @@ impl Steering {
         &self.rss
     }
 
-    /// Configures RSS; a refused configuration changes nothing. The mode is [`Steering::set_mode`]'s.
+    /// The host configures RSS; a refused configuration changes nothing. The mode is [`Steering::set_mode`]'s.
     pub fn set_rss(&mut self, config: RssConfig) -> Result<(), RssError> {
         Rss::check(&config, self.queue_pairs)?;
         self.changes += 1;
+        self.host_rss = None;
         self.rss.set_config(config);
         self.update_rss();
         Ok(())

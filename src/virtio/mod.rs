@@ -1,6 +1,14 @@
-//! The virtio specification as types: feature bits, the network header, device limits.
+//! The virtio specification as types: feature bits, the network header, commands and what they are about.
 //!
 //! Section numbers are those of virtio 1.4 (committee specification 01).
+
+pub mod admin;
+pub mod channel;
+pub mod ctrl;
+pub mod flow;
+pub mod statistics;
+pub mod vendor;
+pub mod wire;
 
 use std::fmt;
 
@@ -96,6 +104,10 @@ const _: () = assert!(size_of::<NetHeader>() == NetHeader::SIZE);
 pub const HDR_F_NEEDS_CSUM: u8 = 1;
 /// The checksum has been verified.
 pub const HDR_F_DATA_VALID: u8 = 2;
+/// flownic's own: the frame's RSS hash is in fields that are unused otherwise, if the guest has asked for it.
+pub const HDR_F_HASH: u8 = 0x80;
+/// Beside [`HDR_F_HASH`]: the hash covers ports.
+pub const HDR_F_HASH_PORTS: u8 = 0x40;
 /// No segmentation.
 pub const GSO_NONE: u8 = 0;
 /// TCP over IPv4.
