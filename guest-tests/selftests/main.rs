@@ -35,7 +35,7 @@ const fn test(name: &'static str, folder: &'static str) -> Test {
 }
 
 /// All tests: those of the kernel that are about what flownic and its driver have, and ours.
-const TESTS: [Test; 15] = [
+const TESTS: [Test; 16] = [
     test("ping", NET),
     test("queues", NET),
     test("stats", NET),
@@ -51,6 +51,7 @@ const TESTS: [Test; 15] = [
     test("toeplitz", HW),
     test("irq", HW),
     test("ntuple", HW),
+    Test { name: "arfs", folder: HW, text: Some(include_str!("arfs.py")) },
 ];
 
 /// What the user wants.
