@@ -11,8 +11,8 @@ use flownic::testkit::{Command, Flownic, Guest, frame};
 use flownic::virtio::MacAddr;
 use flownic::virtio::admin;
 use flownic::virtio::flow::{
-    CAP_ACTIONS, CAP_RESOURCES, CAP_SELECTORS, Classifier, FlowAction, Group, ObjectType, RuleObject, Selector,
-    SelectorType,
+    CAP_ACTIONS, CAP_RESOURCES, CAP_SELECTORS, Classifier, FlowAction, Group, ObjectType, RuleObject,
+    Selector, SelectorType,
 };
 
 use crate::{nic, stats};
@@ -92,6 +92,9 @@ fn another_queue(guest: &mut Guest, frame: &[u8]) -> usize {
 fn a_rule_is_added_listed_hit_and_deleted_run_by_run() {
     let flownic = four_queues();
     let mut guest = flownic.guest("n0").queue_pairs(4).connect().unwrap();
+    assert_eq!(list(&mut guest), (vec![], 0), "nobody has said yet that objects will be used");
+    device(&mut guest).clear_flows().unwrap();
+    assert_eq!(device(&mut guest).others().unwrap(), 0);
     let (a, b) = (udp(5000), udp(5001));
     let (rss_a, rss_b) = (queue_of(&mut guest, &a).unwrap(), queue_of(&mut guest, &b).unwrap());
     let to = another_queue(&mut guest, &a);
@@ -305,14 +308,17 @@ fn moderation_is_set_for_all_queues_or_one() {
         device(guest).change_coalesce(change).map_err(|e| e.to_string())
     };
     let zero = PairCoalesce { rx_usecs: 0, rx_frames: 0, tx_usecs: 0, tx_frames: 0 };
-    assert_eq!(get(&mut guest), [zero; 4]);
+    assert_eq!(get(&mut guest), [Some(zero); 4]);
     set(&mut guest, "rx-usecs 20 rx-frames 64").unwrap();
     let rx = PairCoalesce { rx_usecs: 20, rx_frames: 64, ..zero };
-    assert_eq!(get(&mut guest), [rx; 4]);
+    assert_eq!(get(&mut guest), [Some(rx); 4]);
     set(&mut guest, "queue 2 rx-usecs 50 tx-frames 8").unwrap();
     let two = PairCoalesce { rx_usecs: 50, tx_frames: 8, ..rx };
-    assert_eq!(get(&mut guest), [rx, rx, two, rx], "what is not given stays");
-    assert_eq!(set(&mut guest, "queue 4 rx-usecs 1"), Err("There is no queue 4: queues go from 0 to 3".into()));
+    assert_eq!(get(&mut guest), [rx, rx, two, rx].map(Some), "what is not given stays");
+    assert_eq!(
+        set(&mut guest, "queue 4 rx-usecs 1"),
+        Err("There is no queue 4: queues go from 0 to 3".into())
+    );
     let parse = |s: &str| CoalesceChange::parse(&words(s)).unwrap_err();
     assert!(parse("").starts_with("Nothing is changed"));
     assert!(parse("rx 5").starts_with("Moderation has no 'rx'"));
@@ -345,6 +351,9 @@ fn who_is_not_heard_is_told_why() {
             Err(e) => e.to_string(),
         }
     };
-    assert!(refused("kernel", 10_000).starts_with("The host does not take commands from programs (--in-band=kernel)"));
+    assert!(
+        refused("kernel", 10_000)
+            .starts_with("The host does not take commands from programs (--in-band=kernel)")
+    );
     assert!(refused("off", 300).starts_with("There was no answer"));
 }

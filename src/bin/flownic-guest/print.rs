@@ -49,8 +49,9 @@ pub(crate) fn flows(flows: GuestFlows) -> String {
 pub(crate) fn coalesce(c: &CoalesceStatus) -> String {
     let mut table = Table::new(["queue", "rx-usecs", "rx-frames", "tx-usecs", "tx-frames"]);
     for (queue, q) in c.queues.iter().enumerate() {
-        let cells = [queue as u32, q.rx_usecs, q.rx_frames, q.tx_usecs, q.tx_frames];
-        table.row(cells.map(|n| n.to_string()));
+        let cells = q.map(|q| [q.rx_usecs, q.rx_frames, q.tx_usecs, q.tx_frames].map(|n| n.to_string()));
+        let cells = cells.unwrap_or_else(|| ["-"; 4].map(str::to_string));
+        table.row([queue.to_string()].into_iter().chain(cells));
     }
     format!("{}\n{}", c.nic, table.render(2))
 }
