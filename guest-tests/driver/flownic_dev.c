@@ -203,6 +203,7 @@ int flownic_dev_restart(struct flownic_net *fn)
 			goto stop;
 		flownic_ctl_up(fn);
 	}
+	schedule_work(&fn->config_work);
 	return 0;
 
 stop:
@@ -210,6 +211,7 @@ stop:
 	flownic_dev_stop(fn);
 fail:
 	virtio_reset_device(fn->vdev);
+	netif_carrier_off(fn->dev);
 	netdev_err(fn->dev, "the device did not restart (%d); it is tried again when the interface is set up\n",
 		   err);
 	return err;

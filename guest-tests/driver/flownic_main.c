@@ -72,8 +72,13 @@ int flownic_up(struct flownic_net *fn, unsigned int stale)
 			goto undo;
 	}
 	fn->up = true;
-	for (i = 0; i < fn->num_pairs; i++)
-		flownic_tx_open(&fn->pairs[i]);
+	for (i = 0; i < fn->max_pairs; i++) {
+		if (i < fn->num_pairs)
+			flownic_tx_open(&fn->pairs[i]);
+		else
+			/* The watchdog looks at queues that nobody uses, too. */
+			netif_tx_start_queue(fn->pairs[i].tx.txq);
+	}
 	/* Interrupts are armed by NAPI, and by nothing else. */
 	local_bh_disable();
 	for (i = 0; i < fn->num_pairs; i++)
@@ -257,12 +262,13 @@ static const struct net_device_ops flownic_netdev_ops = {
 static void flownic_config_work(struct work_struct *work)
 {
 	struct flownic_net *fn = container_of(work, struct flownic_net, config_work);
-	u16 status;
+	u16 status = VIRTIO_NET_S_LINK_UP;
 
 	rtnl_lock();
-	if (!fn->running || !virtio_has_feature(fn->vdev, VIRTIO_NET_F_STATUS))
+	if (!fn->running || fn->dev->reg_state != NETREG_REGISTERED)
 		goto out;
-	virtio_cread(fn->vdev, struct virtio_net_config, status, &status);
+	if (virtio_has_feature(fn->vdev, VIRTIO_NET_F_STATUS))
+		virtio_cread(fn->vdev, struct virtio_net_config, status, &status);
 	if (status & VIRTIO_NET_S_ANNOUNCE &&
 	    virtio_has_feature(fn->vdev, VIRTIO_NET_F_GUEST_ANNOUNCE)) {
 		if (netif_running(fn->dev))
@@ -462,8 +468,6 @@ static int flownic_probe(struct virtio_device *vdev)
 	if (err)
 		goto ctl_remove;
 	flownic_irq_spread(fn);
-	if (!virtio_has_feature(vdev, VIRTIO_NET_F_STATUS))
-		netif_carrier_on(dev);
 	rtnl_unlock();
 	schedule_work(&fn->config_work);
 	return 0;
@@ -524,8 +528,6 @@ static int __maybe_unused flownic_restore(struct virtio_device *vdev)
 	err = flownic_dev_restart(fn);
 	netif_device_attach(fn->dev);
 	rtnl_unlock();
-	if (!err)
-		schedule_work(&fn->config_work);
 	return err;
 }
 
