@@ -173,11 +173,12 @@ impl<'m> Interface<'m> {
     }
 }
 
-/// Queue and count of a line: `3 7` from netlink, `rx_queue_3_packets: 7` from `ethtool -S`.
+/// Queue and count of a line: `3 7` from netlink, `rx_queue_3_packets: 7` or `rx3_packets: 7` from `ethtool -S`.
 fn receive_counter(line: &str) -> Option<(u32, u64)> {
     let (queue, value) = line.trim().split_once(' ')?;
+    let name = queue.strip_suffix("_packets:");
     let queue =
-        queue.strip_suffix("_packets:").and_then(|name| name.strip_prefix("rx_queue_")).unwrap_or(queue);
+        name.and_then(|name| name.strip_prefix("rx_queue_").or(name.strip_prefix("rx"))).unwrap_or(queue);
     Some((queue.parse().ok()?, value.parse().ok()?))
 }
 
@@ -205,6 +206,8 @@ mod tests {
     #[test]
     fn counters_have_two_spellings() {
         assert_eq!(receive_counter("     rx_queue_3_packets: 12"), Some((3, 12)));
+        assert_eq!(receive_counter("     rx3_packets: 12"), Some((3, 12)));
+        assert_eq!(receive_counter("     rx0_gso_packets: 7"), None);
         assert_eq!(receive_counter("10 7"), Some((10, 7)));
         assert_eq!(receive_counter("     rx_queue_0_xdp_packets: 7"), None);
         assert_eq!(receive_counter("     tx_queue_0_packets: 7"), None);

@@ -59,6 +59,8 @@ impl From<FilterError> for Refusal {
             FilterError::Exists { .. } => Refusal::EXISTS,
             FilterError::NotFound { .. } => Refusal::NO_SUCH,
             FilterError::Busy { .. } => Refusal::BUSY,
+            FilterError::TryAgain(_) => Refusal::TRY_AGAIN,
+            FilterError::Key(_) => Refusal::FIELD,
         }
     }
 }
@@ -242,7 +244,8 @@ fn action(steering: &Steering, rule: &RuleObject) -> Result<Action, Refusal> {
         FlowAction::Drop => Ok(Action::Drop),
         // Receive virtqueues are the even ones.
         FlowAction::Direct if rule.vq_index.is_multiple_of(2) => Ok(Action::Queue(rule.vq_index / 2)),
-        FlowAction::RssContext if steering.context(rule.vq_index).is_some() => {
+        // Context 0 is the NIC's own RSS, which is always there.
+        FlowAction::RssContext if rule.vq_index == 0 || steering.context(rule.vq_index).is_some() => {
             Ok(Action::Context { id: rule.vq_index, offset: rule.queue_offset })
         }
         _ => Err(Refusal::FIELD),

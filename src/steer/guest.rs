@@ -7,6 +7,7 @@ use super::context::{CONTEXTS_MAX, ContextError};
 use super::rss::{Rss, RssConfig, RssError};
 use super::rxmode::RxFilter;
 use super::{Mode, Steering};
+use crate::packet::Headers;
 
 /// What the host had set before the guest did.
 #[derive(Clone)]
@@ -17,6 +18,14 @@ pub(super) struct HostRss {
 }
 
 impl Steering {
+    /// The queue that RSS context `id` and the `offset` of a rule give; 0 is the NIC's own RSS. `None` if there is no such context.
+    pub(super) fn context_queue(&self, id: u16, offset: u16, h: &Headers) -> Option<u16> {
+        match id {
+            0 => self.rss.queue(h).unwrap_or_else(|unclassified| unclassified).checked_add(offset),
+            _ => self.contexts.queue(id, offset, h),
+        }
+    }
+
     /// The guest configures RSS: from now on the table decides, and learned flows do not (5.1.6.5.7). A refused configuration
     /// changes nothing.
     pub fn set_guest_rss(&mut self, config: RssConfig) -> Result<(), RssError> {
@@ -184,6 +193,10 @@ mod tests {
         let udp_only = RssConfig { hash_types: hash_type::UDPV4, unclassified: 1, ..table(&[0]) };
         steering.modify_context(7, udp_only).unwrap();
         assert_eq!(hit(&steering), [(3, Reason::Filter)]);
+        // Context 0 is the NIC's own RSS.
+        steering.set_rss(table(&[1, 2])).unwrap();
+        steering.filters_mut().modify_rule(0, Action::Context { id: 0, offset: 1 }).unwrap();
+        assert_eq!(hit(&steering), [(2, Reason::Filter), (3, Reason::Filter)]);
     }
 
     #[test]

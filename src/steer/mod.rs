@@ -230,7 +230,7 @@ impl Steering {
                 return Verdict::Queue { queue, reason: Reason::Filter, rule: Some(slot) };
             }
             Some((slot, Action::Context { id, offset })) => {
-                if let Some(queue) = self.contexts.queue(id, offset, h)
+                if let Some(queue) = self.context_queue(id, offset, h)
                     && self.is_enabled(queue)
                 {
                     return Verdict::Queue { queue, reason: Reason::Filter, rule: Some(slot) };
