@@ -28,7 +28,7 @@ QUEUE_FLOWS = 256
 PACKETS = 200
 NOISE = 4
 # Longest time for a filter to get into force, far more than a device should take
-STEER_DEADLINE = 5
+STEER_DEADLINE = 10
 
 
 def _write(path, value):
