@@ -1,11 +1,12 @@
 //! A guest with two network cards on one wire, and one selftest run in it.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use guest_tests::nic::Interface;
 use guest_tests::protocol::Done;
-use guest_tests::{Driver, Flownic, Guest, Kernel, Namespace, Nic, Workdir, image};
+use guest_tests::{Driver, Flownic, Guest, Kernel, Namespace, Nic, Workdir, image, wait_for};
 
 use crate::tap::{self, Case};
 
@@ -41,8 +42,15 @@ pub(crate) struct Run {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Boots a guest whose first card has `driver` and runs `test` in it: all cases, or the one named `case`.
-pub(crate) fn run(test: &Test, case: Option<&str>, driver: Driver) -> Run {
+/// Boots a guest whose first card has `driver` and runs `test` in it: all cases, or the one named `case`. `watch` is shown
+/// what it has printed so far, again and again; nothing comes of it once `stop` is set.
+pub(crate) fn run(
+    test: &Test,
+    case: Option<&str>,
+    driver: Driver,
+    stop: &AtomicBool,
+    mut watch: impl FnMut(&[u8]),
+) -> Option<Run> {
     let workdir = Workdir::new();
     let host = Namespace::new("host");
     let nics =
@@ -77,22 +85,32 @@ pub(crate) fn run(test: &Test, case: Option<&str>, driver: Driver) -> Run {
         Path::new(&path).parent().expect("a path with folders").display(),
         LIMIT.as_secs(),
     );
-    let output = guest.spawn(&command).wait(LIMIT + GRACE);
-    let end = match &output.status {
+    let mut process = guest.spawn(&command);
+    let done = wait_for(&format!("{} to end", test.name), LIMIT + GRACE, || {
+        let done = process.ended();
+        watch(&process.output().stdout);
+        match done {
+            _ if stop.load(Ordering::Relaxed) => Ok(None),
+            Some(done) => Ok(Some(done)),
+            None => Err("running".to_owned()),
+        }
+    })?;
+    let output = process.output();
+    let end = match &done {
         Done::Exited(124 | 137) => format!("it did not end within {} s", LIMIT.as_secs()),
         status => format!("{status:?}"),
     };
     let text = output.text();
     let cases = tap::parse(&text, &end);
     // Without an answer the guest has gone down, and the case that was running says so.
-    let kernel = match output.status {
+    let kernel = match done {
         Done::Failed(_) => String::new(),
         _ => guest.run("dmesg --level=emerg,alert,crit,err,warn").text(),
     };
     let bad = ["WARNING:", "BUG:", "Call Trace", "hung", "NETDEV WATCHDOG"];
     let warnings =
         kernel.lines().filter(|line| bad.iter().any(|word| line.contains(word))).map(str::to_owned).collect();
-    Run { cases, log: format!("{text}\n\n{end}\n\n--- kernel\n{kernel}\n"), warnings }
+    Some(Run { cases, log: format!("{text}\n\n{end}\n\n--- kernel\n{kernel}\n"), warnings })
 }
 
 /// Gives both cards addresses, and puts the other one into a network namespace.

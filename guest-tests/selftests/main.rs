@@ -6,13 +6,17 @@ mod bench;
 mod tap;
 
 use std::fs;
+use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use bench::{Run, Test};
 use guest_tests::{Driver, build, image};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tap::{Case, Outcome};
 
 const USAGE: &str = "Usage: flownic-selftests [--driver flownic_net|virtio_net] [TEST[:CASE]...] | --prepare
@@ -26,6 +30,9 @@ do not pass. The logs are in target/selftests/DRIVER. The exit status is 0 if no
   --list           print the tests' names
   --prepare        make what it needs, boot nothing
   -h, --help       this text";
+
+/// Exit status after Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 130;
 
 const NET: &str = "drivers/net";
 const HW: &str = "drivers/net/hw";
@@ -127,25 +134,45 @@ impl Score {
     }
 }
 
-/// Runs one test and keeps its log.
-fn run(test: &Test, case: Option<&str>, driver: Driver, logs: &PathBuf) -> Run {
+/// Runs one test and keeps its log, also while it runs; nothing once `stop` is set.
+fn run(test: &Test, case: Option<&str>, driver: Driver, logs: &Path, stop: &AtomicBool) -> Option<Run> {
     let begun = Instant::now();
     eprintln!("==> {}", test.name);
-    let run = panic::catch_unwind(AssertUnwindSafe(|| bench::run(test, case, driver)));
+    let path = logs.join(format!("{}.log", test.name));
+    let keep = |log: &[u8]| {
+        if let Err(error) = fs::create_dir_all(logs).and_then(|()| fs::write(&path, log)) {
+            eprintln!("warning: could not write {}: {error}", path.display());
+        }
+    };
+    let mut kept = usize::MAX;
+    let watch = |printed: &[u8]| {
+        if kept != printed.len() {
+            keep(printed);
+            kept = printed.len();
+        }
+    };
+    let run = panic::catch_unwind(AssertUnwindSafe(|| bench::run(test, case, driver, stop, watch)));
     let run = run.unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().cloned().unwrap_or_else(|| "The guest failed".to_owned());
         let first = text.lines().next().unwrap_or_default().to_owned();
-        Run { cases: tap::parse("", &first), log: text, warnings: Vec::new() }
-    });
-    let path = logs.join(format!("{}.log", test.name));
-    if let Err(error) = fs::create_dir_all(logs).and_then(|()| fs::write(&path, &run.log)) {
-        eprintln!("warning: could not write {}: {error}", path.display());
-    }
+        Some(Run { cases: tap::parse("", &first), log: text, warnings: Vec::new() })
+    })?;
+    keep(run.log.as_bytes());
     let mut score = Score::default();
     score.add(&run.cases);
     let (passed, all) = (score.passed, run.cases.len());
     eprintln!("==> {}: {passed} of {all} passed, {:.0} s", test.name, begun.elapsed().as_secs_f64());
-    run
+    Some(run)
+}
+
+/// A flag that the usual signals set; a second one ends the process at once.
+fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
 }
 
 fn main() -> ExitCode {
@@ -170,10 +197,20 @@ fn main() -> ExitCode {
         }
     };
     let logs = build::target().join("selftests").join(driver.name());
+    let stop = match stop_on_signals() {
+        Ok(stop) => stop,
+        Err(error) => {
+            eprintln!("error: could not listen to signals: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let mut all = Score::default();
     let (mut rows, mut reasons) = (Vec::new(), Vec::new());
     for (test, case) in &wanted {
-        let run = run(test, case.as_deref(), driver, &logs);
+        let Some(run) = run(test, case.as_deref(), driver, &logs, &stop) else {
+            eprintln!("==> Interrupted");
+            return ExitCode::from(INTERRUPTED);
+        };
         let mut score = Score::default();
         score.add(&run.cases);
         all.add(&run.cases);
