@@ -137,5 +137,5 @@ fn set_up(guest: &Guest, here: &Interface, there: &str) {
     here.queues(ACTIVE);
     // Off by default where a driver can; some cannot.
     guest.run(&format!("ethtool -K {name} rxhash on"));
-    guest.run_ok("ping -c 1 -W 20 192.0.2.2 && ping -c 1 -W 20 2001:db8::2");
+    guest.run_ok("ping -c 1 -w 40 192.0.2.2 && ping -c 1 -w 40 2001:db8::2");
 }
