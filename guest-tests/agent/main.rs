@@ -3,7 +3,8 @@
 //! It is PID 1 of a guest, where it also brings the system up and talks over a virtio-serial port, or PID 1 of a
 //! network namespace on the host (`flownic-agent namespace [TOOLS_ROOT]`, the stream is standard input).
 //! `flownic-agent send INTERFACE COUNT` sends a frame from standard input, for tests that make frames by hand;
-//! `flownic-agent queues INTERFACE` prints what each receive queue has received.
+//! `flownic-agent queues INTERFACE` prints what each receive queue has received; `flownic-agent xdp PROGRAM FILE [frags]`
+//! pins a small XDP program.
 //! Everything ends when the machine or the namespace ends; there is no state on disk.
 
 mod drivers;
@@ -15,6 +16,7 @@ mod qstats;
 mod send;
 mod serve;
 mod sys;
+mod xdp;
 
 use std::process::ExitCode;
 
@@ -26,8 +28,10 @@ fn main() -> ExitCode {
         ["namespace-init", root @ ..] if root.len() <= 1 => namespace::run(root.first().copied()),
         ["send", interface, count] => send::run(interface, count),
         ["queues", interface] => qstats::run(interface),
+        ["xdp", program, path] => xdp::pin(program, path, false),
+        ["xdp", program, path, "frags"] => xdp::pin(program, path, true),
         _ if std::process::id() == 1 => init::run(),
-        _ => Err("Usage: flownic-agent namespace [TOOLS_ROOT] | send INTERFACE COUNT | queues INTERFACE, or as the first process of a guest".into()),
+        _ => Err("Usage: flownic-agent namespace [TOOLS_ROOT] | send INTERFACE COUNT | queues INTERFACE | xdp PROGRAM FILE [frags], or as the first process of a guest".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

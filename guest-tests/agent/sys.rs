@@ -144,3 +144,58 @@ pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
     Ok(socket)
 }
+
+/// What the kernel is told to load a program; the start of its `union bpf_attr`.
+#[repr(C)]
+struct LoadProgram {
+    kind: u32,
+    instruction_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+}
+
+/// What the kernel is told to pin an object.
+#[repr(C)]
+struct PinObject {
+    path: u64,
+    descriptor: u32,
+    flags: u32,
+}
+
+/// Loads an XDP program and pins it to `path`, in a BPF file system. With `frags` it is said to take frames in fragments.
+pub(crate) fn pin_xdp(instructions: &[u64], path: &str, frags: bool) -> io::Result<()> {
+    const BPF_PROG_LOAD: libc::c_int = 5;
+    const BPF_OBJ_PIN: libc::c_int = 6;
+    const BPF_PROG_TYPE_XDP: u32 = 6;
+    const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
+    let license = text("GPL")?;
+    let load = LoadProgram {
+        kind: BPF_PROG_TYPE_XDP,
+        instruction_count: instructions.len() as u32,
+        instructions: instructions.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: if frags { BPF_F_XDP_HAS_FRAGS } else { 0 },
+    };
+    // SAFETY: `load` and what it points to live until the call returns, and its size is passed along.
+    let descriptor = check(unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const load, size_of::<LoadProgram>()) as libc::c_int
+    })?;
+    // SAFETY: the kernel has just made the descriptor, and nobody else has it.
+    let program = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let path = text(path)?;
+    let pin = PinObject { path: path.as_ptr() as u64, descriptor: program.as_raw_fd() as u32, flags: 0 };
+    // SAFETY: `pin` and its path live until the call returns, and its size is passed along.
+    check(unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_OBJ_PIN, &raw const pin, size_of::<PinObject>()) as libc::c_int
+    })
+    .map(drop)
+}

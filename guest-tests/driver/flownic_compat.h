@@ -31,9 +31,13 @@
 #define VIRTIO_NET_F_HOST_USO		56
 #define VIRTIO_NET_HDR_GSO_UDP_L4	5
 /* The kernel's parser of headers does not know of it. */
-#define FLOWNIC_GUEST_USO_FEATURES
+#define FLOWNIC_HAS_GUEST_USO	0
 #else
-#define FLOWNIC_GUEST_USO_FEATURES	VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6,
+#define FLOWNIC_HAS_GUEST_USO	1
+#endif
+
+#ifndef kzalloc_obj
+#define kzalloc_obj(object)	kzalloc(sizeof(object), GFP_KERNEL)
 #endif
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)

@@ -32,10 +32,6 @@
 #include <asm/unaligned.h>
 #endif
 
-#ifndef kzalloc_obj
-#define kzalloc_obj(object)	kzalloc(sizeof(object), GFP_KERNEL)
-#endif
-
 /* Tables of RSS may change their size, and the stack helps with folding them. */
 #define FLOWNIC_DYNAMIC_RSS_TABLE	(LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0))
 /* The stack keeps RSS contexts, and asks for hash fields by operations of their own. */

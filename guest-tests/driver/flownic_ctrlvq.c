@@ -73,7 +73,8 @@ static int flownic_ctrl_send(struct flownic_net *fn, u8 class, u8 cmd, unsigned 
 		if (virtqueue_is_broken(ctrl->vq) ||
 		    !wait_for_completion_timeout(&ctrl->done, FLOWNIC_CTRL_TIMEOUT)) {
 			ctrl->stuck = true;
-			dev_err(&fn->vdev->dev, "control command %u.%u was not answered\n", class, cmd);
+			dev_err(&fn->vdev->dev, "control command %u.%u was not answered\n",
+				class, cmd);
 			return -ETIMEDOUT;
 		}
 	}
@@ -248,7 +249,7 @@ int flownic_ctrl_init(struct flownic_net *fn)
 	mutex_init(&ctrl->lock);
 	init_completion(&ctrl->done);
 	INIT_WORK(&ctrl->rx_mode, flownic_ctrl_rx_mode_work);
-	ctrl->buf = kzalloc(sizeof(struct flownic_ctrl_buf), GFP_KERNEL);
+	ctrl->buf = kzalloc_obj(*ctrl->buf);
 	return ctrl->buf ? 0 : -ENOMEM;
 }
 

@@ -137,7 +137,7 @@ int flownic_dev_start(struct flownic_net *fn)
 	}
 	err = flownic_irq_start(fn);
 	if (err)
-		goto stop_rx;
+		goto stop_irq;
 
 	virtio_device_ready(fn->vdev);
 	for (i = 0; i < fn->max_pairs; i++)
@@ -148,6 +148,8 @@ int flownic_dev_start(struct flownic_net *fn)
 	flownic_ctrl_restore(fn);
 	return 0;
 
+stop_irq:
+	flownic_irq_stop(fn);
 stop_rx:
 	while (i--)
 		flownic_rx_stop(&fn->pairs[i]);

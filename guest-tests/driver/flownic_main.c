@@ -3,8 +3,7 @@
  * flownic_net: a driver for flownic, a NIC made of software, as QEMU presents it (virtio-net-pci on
  * -netdev vhost-user).
  *
- * The interface is down or up. From down to up NAPI is enabled for each queue pair in use, then the
- * transmit queues are started; from up to down in the opposite order. Its owner is RTNL.
+ * This file is about how the driver and a device come together and part: features, probe, remove.
  *
  * The driver has no device table on purpose: the device is one that virtio_net drives as well, and
  * which of the two gets it is to be a choice, not a race. Who loads this module before virtio_net,
@@ -16,249 +15,10 @@
 
 #include "flownic_net.h"
 
-/* How long the device may take for what it has been given, before queues are stopped. */
-#define FLOWNIC_DRAIN		(HZ / 10)
 #define FLOWNIC_RX_RING		512
 #define FLOWNIC_TX_RING		1024
 
-/* Enables a pair. Its transmit queue is not started yet. */
-static int flownic_pair_up(struct flownic_pair *pair)
-{
-	struct net_device *dev = pair->fn->dev;
-	int err;
-
-	napi_enable(&pair->napi);
-	err = flownic_rx_up(pair);
-	if (err) {
-		napi_disable(&pair->napi);
-		return err;
-	}
-	netif_queue_set_napi(dev, pair->index, NETDEV_QUEUE_TYPE_RX, &pair->napi);
-	netif_queue_set_napi(dev, pair->index, NETDEV_QUEUE_TYPE_TX, &pair->napi);
-	__netif_tx_lock_bh(pair->tx.txq);
-	WRITE_ONCE(pair->up, true);
-	__netif_tx_unlock_bh(pair->tx.txq);
-	return 0;
-}
-
-static void flownic_pair_down(struct flownic_pair *pair)
-{
-	struct net_device *dev = pair->fn->dev;
-
-	__netif_tx_lock_bh(pair->tx.txq);
-	WRITE_ONCE(pair->up, false);
-	__netif_tx_unlock_bh(pair->tx.txq);
-	netif_queue_set_napi(dev, pair->index, NETDEV_QUEUE_TYPE_RX, NULL);
-	netif_queue_set_napi(dev, pair->index, NETDEV_QUEUE_TYPE_TX, NULL);
-	napi_disable(&pair->napi);
-	flownic_rx_down(pair);
-}
-
-/*
- * @stale: the first pair that has not been in use until now; what waits in its receive ring, and in
- * that of all above, is old.
- */
-int flownic_up(struct flownic_net *fn, unsigned int stale)
-{
-	unsigned int i;
-	int err;
-
-	ASSERT_RTNL();
-	for (i = stale; i < fn->num_pairs; i++)
-		flownic_rx_discard(&fn->pairs[i]);
-	for (i = 0; i < fn->num_pairs; i++) {
-		err = flownic_pair_up(&fn->pairs[i]);
-		if (err)
-			goto undo;
-	}
-	fn->up = true;
-	for (i = 0; i < fn->max_pairs; i++) {
-		if (i < fn->num_pairs)
-			flownic_tx_open(&fn->pairs[i]);
-		else
-			/* The watchdog looks at queues that nobody uses, too. */
-			netif_tx_start_queue(fn->pairs[i].tx.txq);
-	}
-	/* Interrupts are armed by NAPI, and by nothing else. */
-	local_bh_disable();
-	for (i = 0; i < fn->num_pairs; i++)
-		napi_schedule(&fn->pairs[i].napi);
-	local_bh_enable();
-	return 0;
-
-undo:
-	while (i--)
-		flownic_pair_down(&fn->pairs[i]);
-	schedule_work(&fn->reap_work);
-	return err;
-}
-
-/* Waits until the device has sent what pairs from @first on have given it, but not for ever. */
-void flownic_drain(struct flownic_net *fn, unsigned int first)
-{
-	unsigned int i;
-
-	for (i = first; i < fn->num_pairs; i++) {
-		struct flownic_tx *tx = &fn->pairs[i].tx;
-
-		/* NAPI reaps as interrupts come, but those may be some packets away. */
-		local_bh_disable();
-		napi_schedule(&fn->pairs[i].napi);
-		local_bh_enable();
-		wait_event_timeout(fn->drained, !READ_ONCE(tx->pending), FLOWNIC_DRAIN);
-	}
-}
-
-void flownic_down(struct flownic_net *fn)
-{
-	unsigned int i;
-
-	ASSERT_RTNL();
-	if (!fn->up)
-		return;
-	for (i = 0; i < fn->num_pairs; i++)
-		flownic_tx_close(&fn->pairs[i]);
-	flownic_drain(fn, 0);
-	fn->up = false;
-	for (i = 0; i < fn->num_pairs; i++)
-		flownic_pair_down(&fn->pairs[i]);
-	/* Commands, and packets that are late, are completed by this from now on. */
-	schedule_work(&fn->reap_work);
-}
-
-static int flownic_open(struct net_device *dev)
-{
-	struct flownic_net *fn = netdev_priv(dev);
-	int err;
-
-	/* A restart has failed: this is the way to try again, interface and all. */
-	if (!fn->running)
-		return flownic_dev_restart(fn);
-
-	err = flownic_up(fn, 0);
-	if (!err)
-		flownic_ctl_up(fn);
-	return err;
-}
-
-static int flownic_close(struct net_device *dev)
-{
-	struct flownic_net *fn = netdev_priv(dev);
-
-	flownic_ctl_down(fn);
-	flownic_down(fn);
-	return 0;
-}
-
-static int flownic_change_mtu(struct net_device *dev, int mtu)
-{
-	struct flownic_net *fn = netdev_priv(dev);
-	struct bpf_prog *prog = rtnl_dereference(fn->xdp_prog);
-
-	if (prog && mtu > flownic_xdp_max_mtu(fn, flownic_xdp_has_frags(prog))) {
-		netdev_warn(dev, "MTU %d is too large for the XDP program\n", mtu);
-		return -EINVAL;
-	}
-	/* Frames of any size fit into receive buffers, so nothing else depends on it. */
-	WRITE_ONCE(dev->mtu, mtu);
-	return 0;
-}
-
-static int flownic_set_mac_address(struct net_device *dev, void *addr)
-{
-	struct flownic_net *fn = netdev_priv(dev);
-	struct sockaddr *sa = addr;
-	int err;
-
-	err = eth_prepare_mac_addr_change(dev, addr);
-	if (err)
-		return err;
-	err = flownic_ctrl_set_mac(fn, sa->sa_data);
-	if (err)
-		return err;
-	eth_commit_mac_addr_change(dev, addr);
-	return 0;
-}
-
-static void flownic_set_rx_mode(struct net_device *dev)
-{
-	struct flownic_net *fn = netdev_priv(dev);
-
-	schedule_work(&fn->ctrl.rx_mode);
-}
-
-static int flownic_vlan_add(struct net_device *dev, __be16 proto, u16 id)
-{
-	return flownic_ctrl_vlan(netdev_priv(dev), id, true);
-}
-
-static int flownic_vlan_kill(struct net_device *dev, __be16 proto, u16 id)
-{
-	return flownic_ctrl_vlan(netdev_priv(dev), id, false);
-}
-
-static netdev_features_t flownic_fix_features(struct net_device *dev, netdev_features_t features)
-{
-	struct flownic_net *fn = netdev_priv(dev);
-
-	/* A program is to see frames as they were on the wire. */
-	if (rcu_access_pointer(fn->xdp_prog))
-		features &= ~(NETIF_F_RXCSUM | NETIF_F_GRO_HW);
-	return features;
-}
-
-static int flownic_set_features(struct net_device *dev, netdev_features_t features)
-{
-	struct flownic_net *fn = netdev_priv(dev);
-	netdev_features_t changed = dev->features ^ features;
-	int err;
-
-	fn->rx_csum = features & NETIF_F_RXCSUM;
-	fn->large_rx = features & NETIF_F_GRO_HW;
-	if (changed & (NETIF_F_RXCSUM | NETIF_F_GRO_HW) && flownic_dev_stale(fn)) {
-		err = flownic_dev_restart(fn);
-		if (err)
-			return err;
-	}
-	return flownic_ctl_set_features(fn, features, changed);
-}
-
-static void flownic_tx_timeout(struct net_device *dev, unsigned int queue)
-{
-	struct flownic_net *fn = netdev_priv(dev);
-	struct flownic_tx *tx = &fn->pairs[queue].tx;
-
-	u64_stats_update_begin(&tx->stats.syncp);
-	u64_stats_inc(&tx->stats.timeouts);
-	u64_stats_update_end(&tx->stats.syncp);
-	netdev_err(dev, "transmit queue %u: %u packets not sent; restarting the device\n", queue,
-		   READ_ONCE(tx->pending));
-	schedule_work(&fn->reset_work);
-}
-
-static const struct net_device_ops flownic_netdev_ops = {
-	.ndo_open		= flownic_open,
-	.ndo_stop		= flownic_close,
-	.ndo_start_xmit		= flownic_start_xmit,
-	.ndo_features_check	= passthru_features_check,
-	.ndo_validate_addr	= eth_validate_addr,
-	.ndo_set_mac_address	= flownic_set_mac_address,
-	.ndo_set_rx_mode	= flownic_set_rx_mode,
-	.ndo_vlan_rx_add_vid	= flownic_vlan_add,
-	.ndo_vlan_rx_kill_vid	= flownic_vlan_kill,
-	.ndo_change_mtu		= flownic_change_mtu,
-	.ndo_get_stats64	= flownic_get_stats64,
-	.ndo_tx_timeout		= flownic_tx_timeout,
-	.ndo_fix_features	= flownic_fix_features,
-	.ndo_set_features	= flownic_set_features,
-	.ndo_bpf		= flownic_xdp,
-	.ndo_xdp_xmit		= flownic_xdp_xmit,
-#ifdef CONFIG_RFS_ACCEL
-	.ndo_rx_flow_steer	= flownic_rx_flow_steer,
-#endif
-};
-
-/* What the device says about itself at any time: the link, and that peers ought to be told of us. */
+/* What the device says at any time: the link, and that peers ought to be told of us. */
 static void flownic_config_work(struct work_struct *work)
 {
 	struct flownic_net *fn = container_of(work, struct flownic_net, config_work);
@@ -272,7 +32,7 @@ static void flownic_config_work(struct work_struct *work)
 	if (status & VIRTIO_NET_S_ANNOUNCE &&
 	    virtio_has_feature(fn->vdev, VIRTIO_NET_F_GUEST_ANNOUNCE)) {
 		if (netif_running(fn->dev))
-			netdev_notify_peers(fn->dev);
+			__netdev_notify_peers(fn->dev);
 		flownic_ctrl_announced(fn);
 	}
 	if (status & VIRTIO_NET_S_LINK_UP)
@@ -358,7 +118,7 @@ static int flownic_init_pairs(struct flownic_net *fn)
 {
 	unsigned int i;
 
-	fn->no_offloads = kzalloc(sizeof(*fn->no_offloads), GFP_KERNEL);
+	fn->no_offloads = kzalloc_obj(*fn->no_offloads);
 	fn->pairs = kvcalloc(fn->max_pairs, sizeof(*fn->pairs), GFP_KERNEL);
 	if (!fn->pairs || !fn->no_offloads)
 		return -ENOMEM;
@@ -536,7 +296,9 @@ static const unsigned int flownic_features[] = {
 	VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_ECN,
 	VIRTIO_NET_F_HOST_USO,
 	VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_GUEST_ECN,
-	FLOWNIC_GUEST_USO_FEATURES
+#if FLOWNIC_HAS_GUEST_USO
+	VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6,
+#endif
 	VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_MAC, VIRTIO_NET_F_STATUS,
 	VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_CTRL_RX, VIRTIO_NET_F_CTRL_VLAN,
 	VIRTIO_NET_F_CTRL_MAC_ADDR, VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_MQ,

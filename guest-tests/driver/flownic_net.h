@@ -6,7 +6,7 @@
  *
  *	the device	flownic_dev.c	STOPPED -> flownic_dev_start() -> RUNNING
  *					RUNNING -> flownic_dev_stop() -> STOPPED
- *	the interface	flownic_main.c	down -> flownic_open() -> up -> flownic_close() -> down
+ *	the interface	flownic_netdev.c down -> flownic_open() -> up -> flownic_close() -> down
  *
  * The device runs from probe to remove, but for the moments in which it is restarted because
  * something cannot be changed otherwise (flownic_dev_restart()). It has virtqueues, interrupts,
@@ -96,6 +96,14 @@ struct flownic_tx_stats {
 	struct u64_stats_sync syncp;
 };
 
+/* What kind of chain a transmit queue's token stands for, in its low bits; 0 is a packet's skb. */
+#define FLOWNIC_TOKEN_XDP	1UL
+#define FLOWNIC_TOKEN_CMD	2UL
+#define FLOWNIC_TOKEN_KIND	3UL
+
+/* The most descriptors that a packet can take: the linear part, fragments, and a header. */
+#define FLOWNIC_TX_ROOM		(MAX_SKB_FRAGS + 2)
+
 /* A receive queue. */
 struct flownic_rx {
 	struct virtqueue *vq;
@@ -118,7 +126,7 @@ struct flownic_tx {
 	unsigned int pending;		/* chains that the device has */
 	unsigned int xdp_pending;	/* of those, XDP's frames */
 	unsigned long interrupts;	/* one writer: the interrupt */
-	struct scatterlist sg[MAX_SKB_FRAGS + 2];
+	struct scatterlist sg[FLOWNIC_TX_ROOM];
 	struct flownic_tx_stats stats;
 };
 
@@ -192,8 +200,8 @@ struct flownic_net {
 	struct work_struct reap_work;	/* completes commands while the interface is down */
 
 	/*
-	 * The programming half's own state: flownic_ctl_probe() makes it, flownic_ctl_remove() frees it;
-	 * NULL if the device takes no commands in band.
+	 * The programming half's own state: flownic_ctl_probe() makes it, flownic_ctl_remove()
+	 * frees it; NULL if the device takes no commands in band.
 	 */
 	struct flownic_ctl *ctl;
 };
@@ -201,18 +209,19 @@ struct flownic_net {
 /* flownic_dev.c: the device, under RTNL */
 int flownic_dev_start(struct flownic_net *fn);
 void flownic_dev_stop(struct flownic_net *fn);
-/* Stops and starts with what is wanted now, interface included. After an error the device is down. */
+/* Stops and starts with what is wanted now, interface included. After an error it is stopped. */
 int flownic_dev_restart(struct flownic_net *fn);
 bool flownic_dev_stale(const struct flownic_net *fn);
 bool flownic_dev_has_large_rx(const struct flownic_net *fn);
 void flownic_dev_reset_work(struct work_struct *work);
 
-/* flownic_main.c */
+/* flownic_netdev.c: the interface, under RTNL */
+extern const struct net_device_ops flownic_netdev_ops;
 int flownic_up(struct flownic_net *fn, unsigned int stale);
 void flownic_down(struct flownic_net *fn);
 void flownic_drain(struct flownic_net *fn, unsigned int first);
 
-/* flownic_rx.c */
+/* flownic_rxbuf.c */
 void flownic_rx_layout(struct flownic_net *fn);
 int flownic_rx_start(struct flownic_pair *pair);
 void flownic_rx_fill(struct flownic_pair *pair);
@@ -220,10 +229,13 @@ void flownic_rx_stop(struct flownic_pair *pair);
 void flownic_rx_discard(struct flownic_pair *pair);
 int flownic_rx_up(struct flownic_pair *pair);
 void flownic_rx_down(struct flownic_pair *pair);
-int flownic_poll(struct napi_struct *napi, int budget);
-void flownic_rx_callback(struct virtqueue *vq);
+bool flownic_rx_refill(struct flownic_pair *pair, gfp_t gfp);
 struct page *flownic_rx_get(struct flownic_rx *rx, unsigned int *len);
 void flownic_rx_drop_rest(struct flownic_rx *rx, unsigned int buffers);
+
+/* flownic_rx.c */
+int flownic_poll(struct napi_struct *napi, int budget);
+void flownic_rx_callback(struct virtqueue *vq);
 void flownic_rx_count_drop(struct flownic_rx *rx);
 struct sk_buff *flownic_rx_build(struct flownic_pair *pair, struct page *page, unsigned int offset,
 				 unsigned int len, unsigned int meta);
@@ -232,6 +244,9 @@ bool flownic_rx_add_page(struct sk_buff *skb, struct page *page, unsigned int of
 
 /* flownic_tx.c */
 netdev_tx_t flownic_start_xmit(struct sk_buff *skb, struct net_device *dev);
+int flownic_tx_frames(struct flownic_pair *pair, struct xdp_frame **frames, int count, bool kick);
+
+/* flownic_txdone.c */
 void flownic_tx_callback(struct virtqueue *vq);
 void flownic_tx_poll(struct flownic_pair *pair, int budget);
 bool flownic_tx_arm(struct flownic_pair *pair);
@@ -241,22 +256,22 @@ void flownic_tx_open(struct flownic_pair *pair);
 void flownic_tx_close(struct flownic_pair *pair);
 void flownic_tx_stop(struct flownic_pair *pair);
 void flownic_tx_reap_work(struct work_struct *work);
-int flownic_tx_frames(struct flownic_pair *pair, struct xdp_frame **frames, int count, bool kick);
 
 /**
  * flownic_tx_command() - put a command in band on transmit queue 0 and kick the device
  * @fn: the NIC; its device must be running
  * @out: what the device reads, a terminated list: the virtio-net header (zeroes), the Ethernet
- *	header, the channel header and the command. Memory as for DMA: kmalloc()ed, not on the stack.
+ *	header, the channel header and the command. Memory as for DMA: kmalloc()ed, not on the
+ *	stack.
  * @in: what the device writes: the reply, channel header first
  * @cmd: given back to flownic_cmd_done(); not to be used until then
  *
  * Takes transmit queue 0's lock, so the caller may not hold it. Context: process or softirq.
  *
- * If 0 is returned, flownic_cmd_done() is called exactly once, without any lock of this driver and with
- * bottom halves off: from NAPI while the interface is up, from a work item while it is down (the
- * device's interrupt queues that), or from whoever stops the device. It may be called before this
- * function has returned, and may itself give commands.
+ * If 0 is returned, flownic_cmd_done() is called exactly once, without any lock of this driver and
+ * with bottom halves off: from NAPI while the interface is up, from a work item, which the
+ * interrupt queues, while it is down, or from whoever stops the device. It may be called before
+ * this function has returned, and may itself give commands.
  *
  * Return: 0; -ENODEV if the device is not running or is broken; -ENOSPC if the ring is full, as it
  * may be under traffic: try again later, for instance when another command is done.
@@ -265,12 +280,12 @@ int flownic_tx_command(struct flownic_net *fn, struct scatterlist *out, struct s
 		       struct flownic_cmd *cmd);
 
 /*
- * Reaps completed commands here and now, for those who wait. Process context. Needed only if interrupts
- * cannot be relied on; waiting on a completion is enough otherwise.
+ * Reaps completed commands here and now, for those who wait. Process context. Needed only if
+ * interrupts cannot be relied on; waiting on a completion is enough otherwise.
  */
 void flownic_tx_reap_commands(struct flownic_net *fn);
 
-/* flownic_cmd.c: used_len is how much the device wrote; 0 if it never will, since it was stopped. */
+/* flownic_cmd.c: used_len is how much the device wrote; 0 if it was stopped and never will. */
 void flownic_cmd_done(struct flownic_cmd *cmd, u32 used_len);
 
 /* flownic_xdp.c */
@@ -318,7 +333,8 @@ void flownic_stats_init(struct flownic_net *fn);
 
 /*
  * What the programming half offers (flownic_cmd.c, flownic_rss.c, flownic_flow.c, flownic_arfs.c,
- * flownic_ethtool.c), and when it is called. All under RTNL and able to sleep unless said otherwise.
+ * flownic_ethtool.c), and when it is called. All under RTNL and able to sleep unless said
+ * otherwise.
  */
 
 /*
@@ -329,17 +345,17 @@ void flownic_stats_init(struct flownic_net *fn);
 int flownic_ctl_probe(struct flownic_net *fn);
 /* Once, from remove (or a failed probe): the interface is unregistered, the device still runs. */
 void flownic_ctl_remove(struct flownic_net *fn);
-/* After a restart: the device has forgotten everything, say it again. The interface is still down. */
+/* After a restart: the device has forgotten everything, say it again. The interface is down. */
 void flownic_ctl_restore(struct flownic_net *fn);
 /* Before the device stops: no new commands of one's own (aRFS) until flownic_ctl_restore(). */
 void flownic_ctl_quiesce(struct flownic_net *fn);
 /*
- * `ethtool -L`: may the number of pairs change, and it has changed. While it does, fn->num_pairs is the
- * larger of the two numbers, and the queues that are new have been started.
+ * `ethtool -L`: may the number of pairs change, and it has changed. While it does, fn->num_pairs is
+ * the larger of the two numbers, and the queues that are new have been started.
  */
 int flownic_ctl_check_pairs(struct flownic_net *fn, unsigned int pairs);
 void flownic_ctl_set_pairs(struct flownic_net *fn, unsigned int pairs);
-/* `ethtool -K`: of the features that change, those that are not the data path's (ntuple, rxhash). */
+/* `ethtool -K`: of the features that change, those that are not the data path's. */
 int flownic_ctl_set_features(struct flownic_net *fn, netdev_features_t wanted,
 			     netdev_features_t changed);
 /* The interface is up, or about to go down: for aRFS. */
@@ -360,6 +376,16 @@ extern const struct ethtool_ops flownic_ethtool_ops;
 static inline bool flownic_xdp_has_frags(const struct bpf_prog *prog)
 {
 	return prog->aux->xdp_has_frags;
+}
+
+static inline void *flownic_token(void *object, unsigned long kind)
+{
+	return (void *)((unsigned long)object | kind);
+}
+
+static inline bool flownic_tx_has_room(const struct flownic_net *fn, const struct flownic_tx *tx)
+{
+	return tx->pending < fn->tx_ring && tx->vq->num_free >= FLOWNIC_TX_ROOM;
 }
 
 /* vq->priv is the transport's. */

@@ -8,7 +8,7 @@
  *
  *	fewer	steering leaves the pairs, the stack sends no more there, what the device has is
  *		sent, QEMU switches them off, NAPI takes what was received and is disabled
- *	more	QEMU switches them on, NAPI is enabled, the stack may send there, steering may follow
+ *	more	QEMU switches them on, NAPI is enabled, the stack may send there, steering follows
  *
  * A ring's size is how much of the virtqueue the driver uses. The virtqueue itself is as large as
  * the device made it, so nothing has to be stopped: a receive ring that has become too large is not

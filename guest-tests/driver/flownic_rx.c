@@ -1,95 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Receive queues: buffers, frames, NAPI.
+ * Receive queues: from buffers to frames to the stack, and NAPI.
  *
- * A buffer is a page of the queue's page pool. Its states:
+ * A frame begins in the buffer that the device gives back first, with a header that says in how
+ * many buffers it is; the next ones have no header. It becomes an skb: what is short is copied, so
+ * that the page can be posted again at once; else the pages become the skb's fragments.
  *
- *	posted	the device has it: flownic_rx_refill() -> virtqueue_get_buf()
- *	ours	for as long as flownic_rx_frame() looks at it
- *	gone	into an skb or an XDP frame, from which it comes back to the pool by itself
- *
- * How the device is to fill it is decided when the device starts (flownic_rx_layout()):
- *
- *	plain	the whole page. The largest frame that there is, 64 KiB and its headers, then
- *		fits into as many pages as an skb has room for fragments.
- *	XDP	with the headroom and tailroom that programs expect
- *
- * A frame that does not fit continues in the next buffers, which have no header.
+ * Where an XDP program is attached it sees the frame first (flownic_xdp.c).
  */
 
 #include <linux/filter.h>
 
 #include "flownic_net.h"
 
-/* Buffers to post at once, so that the ring's index is not published one by one. */
-#define FLOWNIC_REFILL		16U
+/* Buffers to post at once, so that the ring is not published one by one. */
+#define FLOWNIC_REFILL		16
 
 /* What flownic puts into the header's unused fields (docs/guest-abi.md, "Hash in the header"). */
 #define FLOWNIC_HDR_F_HASH	0x80
 #define FLOWNIC_HDR_F_HASH_L4	0x40
-
-void flownic_rx_layout(struct flownic_net *fn)
-{
-	if (rcu_access_pointer(fn->xdp_prog)) {
-		fn->rx_headroom = XDP_PACKET_HEADROOM - FLOWNIC_HDR_LEN;
-		fn->rx_room = SKB_WITH_OVERHEAD(PAGE_SIZE) - fn->rx_headroom;
-	} else {
-		fn->rx_headroom = 0;
-		fn->rx_room = PAGE_SIZE;
-	}
-}
-
-struct page *flownic_rx_get(struct flownic_rx *rx, unsigned int *len)
-{
-	struct page *page = virtqueue_get_buf(rx->vq, len);
-
-	if (page)
-		rx->posted--;
-	return page;
-}
-
-/* Posts what is missing. Returns false if there was no memory for it. */
-static bool flownic_rx_refill(struct flownic_pair *pair, gfp_t gfp)
-{
-	struct flownic_net *fn = pair->fn;
-	struct flownic_rx *rx = &pair->rx;
-	struct scatterlist sg;
-	bool added = false;
-
-	while (rx->posted < fn->rx_ring && rx->vq->num_free) {
-		struct page *page = page_pool_alloc_pages(rx->pool, gfp | __GFP_NOWARN);
-
-		if (unlikely(!page))
-			break;
-		sg_init_table(&sg, 1);
-		sg_set_page(&sg, page, fn->rx_room, fn->rx_headroom);
-		if (unlikely(virtqueue_add_inbuf(rx->vq, &sg, 1, page, gfp))) {
-			page_pool_put_full_page(rx->pool, page, false);
-			break;
-		}
-		rx->posted++;
-		added = true;
-	}
-	if (added)
-		virtqueue_kick(rx->vq);
-	if (likely(rx->posted >= fn->rx_ring || !rx->vq->num_free))
-		return true;
-
-	u64_stats_update_begin(&rx->stats.syncp);
-	u64_stats_inc(&rx->stats.alloc_fail);
-	u64_stats_update_end(&rx->stats.syncp);
-	return false;
-}
-
-/* The buffers of a frame after its first one: takes them from the device and drops them. */
-void flownic_rx_drop_rest(struct flownic_rx *rx, unsigned int buffers)
-{
-	unsigned int len;
-	struct page *page;
-
-	while (buffers-- && (page = flownic_rx_get(rx, &len)))
-		page_pool_recycle_direct(rx->pool, page);
-}
 
 void flownic_rx_count_drop(struct flownic_rx *rx)
 {
@@ -99,9 +28,9 @@ void flownic_rx_count_drop(struct flownic_rx *rx)
 }
 
 /*
- * An skb with what is at @offset of @page: a short frame is copied and the page recycled, of a long one
- * only the Ethernet header is, and the page becomes a fragment. @meta bytes in front of it are a
- * program's metadata. The page is used up, whatever is returned.
+ * An skb with what is at @offset of @page: a short frame is copied and the page recycled, of a long
+ * one only the Ethernet header is, and the page becomes a fragment. @meta bytes in front of it are
+ * a program's metadata. The page is used up, whatever is returned.
  */
 struct sk_buff *flownic_rx_build(struct flownic_pair *pair, struct page *page, unsigned int offset,
 				 unsigned int len, unsigned int meta)
@@ -247,7 +176,7 @@ static void flownic_rx_frame(struct flownic_pair *pair, struct bpf_prog *prog, s
 	rest--;
 
 	if (prog) {
-		/* No offloads were negotiated with a program around; the hash may still be there. */
+		/* No offloads were negotiated with a program around; the hash may be there. */
 		skb = flownic_xdp_run(pair, prog, page, len, rest);
 		if (!skb)
 			return;
@@ -305,7 +234,7 @@ static int flownic_rx_poll(struct flownic_pair *pair, int budget)
 	u64_stats_update_end(&rx->stats.syncp);
 
 	/* Without memory for half a ring NAPI goes on polling: the device would not call again. */
-	if (rx->posted + min(fn->rx_ring / 2, FLOWNIC_REFILL) <= fn->rx_ring &&
+	if (rx->posted + FLOWNIC_REFILL <= fn->rx_ring &&
 	    !flownic_rx_refill(pair, GFP_ATOMIC) && rx->posted < fn->rx_ring / 2)
 		return budget;
 	return done;
@@ -355,84 +284,4 @@ void flownic_rx_callback(struct virtqueue *vq)
 		virtqueue_disable_cb(vq);
 		__napi_schedule(&pair->napi);
 	}
-}
-
-/*
- * Throws away what arrived while nobody was listening: it is old, and not for those who are going
- * to. NAPI is disabled.
- */
-void flownic_rx_discard(struct flownic_pair *pair)
-{
-	struct flownic_rx *rx = &pair->rx;
-	unsigned int len;
-	struct page *page;
-
-	while ((page = flownic_rx_get(rx, &len)))
-		page_pool_put_full_page(rx->pool, page, false);
-	flownic_rx_refill(pair, GFP_KERNEL);
-}
-
-int flownic_rx_start(struct flownic_pair *pair)
-{
-	struct flownic_net *fn = pair->fn;
-	struct flownic_rx *rx = &pair->rx;
-	struct page_pool_params params = {
-		.pool_size = fn->rx_ring,
-		.nid = NUMA_NO_NODE,
-		.dev = fn->vdev->dev.parent,
-		.dma_dir = DMA_FROM_DEVICE,
-	};
-
-	flownic_pool_params(&params, fn->dev, &pair->napi, pair->index);
-	rx->posted = 0;
-	rx->pool = page_pool_create(&params);
-	if (IS_ERR(rx->pool)) {
-		int err = PTR_ERR(rx->pool);
-
-		rx->pool = NULL;
-		return err;
-	}
-	return 0;
-}
-
-/* The device is ready now and gets its buffers. Fewer than wanted is no error: NAPI tries again. */
-void flownic_rx_fill(struct flownic_pair *pair)
-{
-	flownic_rx_refill(pair, GFP_KERNEL);
-}
-
-/* The device has been reset: takes back what it had. */
-void flownic_rx_stop(struct flownic_pair *pair)
-{
-	struct flownic_rx *rx = &pair->rx;
-	struct page *page;
-
-	if (!rx->pool)
-		return;
-	while ((page = virtqueue_detach_unused_buf(rx->vq)))
-		page_pool_put_full_page(rx->pool, page, false);
-	page_pool_destroy(rx->pool);
-	rx->pool = NULL;
-}
-
-/* What XDP has to know of the queue: its pool, and the NAPI instance that has an ID while enabled. */
-int flownic_rx_up(struct flownic_pair *pair)
-{
-	struct flownic_rx *rx = &pair->rx;
-	int err;
-
-	err = __xdp_rxq_info_reg(&rx->xdp_rxq, pair->fn->dev, pair->index, pair->napi.napi_id,
-				 PAGE_SIZE);
-	if (err)
-		return err;
-	err = xdp_rxq_info_reg_mem_model(&rx->xdp_rxq, MEM_TYPE_PAGE_POOL, rx->pool);
-	if (err)
-		xdp_rxq_info_unreg(&rx->xdp_rxq);
-	return err;
-}
-
-void flownic_rx_down(struct flownic_pair *pair)
-{
-	if (xdp_rxq_info_is_reg(&pair->rx.xdp_rxq))
-		xdp_rxq_info_unreg(&pair->rx.xdp_rxq);
 }

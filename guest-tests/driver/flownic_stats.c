@@ -42,30 +42,17 @@ static const struct flownic_counter flownic_tx_counters[] = {
 #define FLOWNIC_RX_COUNT	(ARRAY_SIZE(flownic_rx_counters) + 1)
 #define FLOWNIC_TX_COUNT	(ARRAY_SIZE(flownic_tx_counters) + 1)
 
-static u64 flownic_read(const struct u64_stats_sync *syncp, const void *queue,
-			const struct flownic_counter *counter)
+static u64 flownic_read(const struct u64_stats_sync *syncp, const u64_stats_t *counter)
 {
-	const u64_stats_t *value = queue + counter->offset;
 	unsigned int start;
-	u64 read;
+	u64 value;
 
 	do {
 		start = u64_stats_fetch_begin(syncp);
-		read = u64_stats_read(value);
+		value = u64_stats_read(counter);
 	} while (u64_stats_fetch_retry(syncp, start));
-	return read;
+	return value;
 }
-
-/* Several counters of a queue that belong together. */
-#define flownic_read_all(queue, action)							\
-	do {										\
-		unsigned int _start;							\
-											\
-		do {									\
-			_start = u64_stats_fetch_begin(&(queue)->stats.syncp);		\
-			action								\
-		} while (u64_stats_fetch_retry(&(queue)->stats.syncp, _start));		\
-	} while (0)
 
 int flownic_get_sset_count(struct net_device *dev, int sset)
 {
@@ -111,14 +98,16 @@ void flownic_get_ethtool_stats(struct net_device *dev, struct ethtool_stats *sta
 		const struct flownic_rx *rx = &fn->pairs[i].rx;
 
 		for (j = 0; j < ARRAY_SIZE(flownic_rx_counters); j++)
-			*data++ = flownic_read(&rx->stats.syncp, rx, &flownic_rx_counters[j]);
+			*data++ = flownic_read(&rx->stats.syncp,
+					       (void *)rx + flownic_rx_counters[j].offset);
 		*data++ = READ_ONCE(rx->interrupts);
 	}
 	for (i = 0; i < fn->num_pairs; i++) {
 		const struct flownic_tx *tx = &fn->pairs[i].tx;
 
 		for (j = 0; j < ARRAY_SIZE(flownic_tx_counters); j++)
-			*data++ = flownic_read(&tx->stats.syncp, tx, &flownic_tx_counters[j]);
+			*data++ = flownic_read(&tx->stats.syncp,
+					       (void *)tx + flownic_tx_counters[j].offset);
 		*data++ = READ_ONCE(tx->interrupts);
 	}
 	flownic_ctl_stats(fn, data);
@@ -130,25 +119,16 @@ void flownic_get_stats64(struct net_device *dev, struct rtnl_link_stats64 *tot)
 	unsigned int i;
 
 	for (i = 0; i < fn->max_pairs; i++) {
-		const struct flownic_rx *rx = &fn->pairs[i].rx;
-		const struct flownic_tx *tx = &fn->pairs[i].tx;
-		u64 packets, bytes, drops, xdp_drops = 0;
+		const struct flownic_rx_stats *rx = &fn->pairs[i].rx.stats;
+		const struct flownic_tx_stats *tx = &fn->pairs[i].tx.stats;
 
-		flownic_read_all(rx,
-			packets = u64_stats_read(&rx->stats.packets);
-			bytes = u64_stats_read(&rx->stats.bytes);
-			drops = u64_stats_read(&rx->stats.drops);
-			xdp_drops = u64_stats_read(&rx->stats.xdp_drops););
-		tot->rx_packets += packets;
-		tot->rx_bytes += bytes;
-		tot->rx_dropped += drops + xdp_drops;
-		flownic_read_all(tx,
-			packets = u64_stats_read(&tx->stats.packets);
-			bytes = u64_stats_read(&tx->stats.bytes);
-			drops = u64_stats_read(&tx->stats.drops););
-		tot->tx_packets += packets;
-		tot->tx_bytes += bytes;
-		tot->tx_dropped += drops;
+		tot->rx_packets += flownic_read(&rx->syncp, &rx->packets);
+		tot->rx_bytes += flownic_read(&rx->syncp, &rx->bytes);
+		tot->rx_dropped += flownic_read(&rx->syncp, &rx->drops);
+		tot->rx_dropped += flownic_read(&rx->syncp, &rx->xdp_drops);
+		tot->tx_packets += flownic_read(&tx->syncp, &tx->packets);
+		tot->tx_bytes += flownic_read(&tx->syncp, &tx->bytes);
+		tot->tx_dropped += flownic_read(&tx->syncp, &tx->drops);
 	}
 }
 
@@ -157,36 +137,34 @@ static void flownic_get_queue_stats_rx(struct net_device *dev, int index,
 				       struct netdev_queue_stats_rx *stats)
 {
 	struct flownic_net *fn = netdev_priv(dev);
-	const struct flownic_rx *rx = &fn->pairs[index].rx;
+	const struct flownic_rx_stats *rx = &fn->pairs[index].rx.stats;
 
-	flownic_read_all(rx,
-		stats->packets = u64_stats_read(&rx->stats.packets);
-		stats->bytes = u64_stats_read(&rx->stats.bytes);
-		stats->alloc_fail = u64_stats_read(&rx->stats.alloc_fail);
-		stats->csum_unnecessary = u64_stats_read(&rx->stats.csum_unnecessary);
-		stats->csum_none = u64_stats_read(&rx->stats.csum_none);
-		stats->hw_gro_packets = u64_stats_read(&rx->stats.gso_packets);
-		stats->hw_gro_bytes = u64_stats_read(&rx->stats.gso_bytes);
-		stats->hw_gro_wire_packets = u64_stats_read(&rx->stats.gso_wire_packets););
+	stats->packets = flownic_read(&rx->syncp, &rx->packets);
+	stats->bytes = flownic_read(&rx->syncp, &rx->bytes);
+	stats->alloc_fail = flownic_read(&rx->syncp, &rx->alloc_fail);
+	stats->csum_unnecessary = flownic_read(&rx->syncp, &rx->csum_unnecessary);
+	stats->csum_none = flownic_read(&rx->syncp, &rx->csum_none);
+	stats->hw_gro_packets = flownic_read(&rx->syncp, &rx->gso_packets);
+	stats->hw_gro_bytes = flownic_read(&rx->syncp, &rx->gso_bytes);
+	stats->hw_gro_wire_packets = flownic_read(&rx->syncp, &rx->gso_wire_packets);
 }
 
 static void flownic_get_queue_stats_tx(struct net_device *dev, int index,
 				       struct netdev_queue_stats_tx *stats)
 {
 	struct flownic_net *fn = netdev_priv(dev);
-	const struct flownic_tx *tx = &fn->pairs[index].tx;
+	const struct flownic_tx_stats *tx = &fn->pairs[index].tx.stats;
 
-	flownic_read_all(tx,
-		stats->packets = u64_stats_read(&tx->stats.packets);
-		stats->bytes = u64_stats_read(&tx->stats.bytes);
-		stats->csum_none = u64_stats_read(&tx->stats.csum_none);
-		stats->needs_csum = u64_stats_read(&tx->stats.needs_csum);
-		stats->hw_gso_packets = u64_stats_read(&tx->stats.gso_packets);
-		stats->hw_gso_bytes = u64_stats_read(&tx->stats.gso_bytes);
-		stats->hw_gso_wire_packets = u64_stats_read(&tx->stats.gso_wire_packets);
-		stats->hw_gso_wire_bytes = u64_stats_read(&tx->stats.gso_wire_bytes);
-		stats->stop = u64_stats_read(&tx->stats.stop);
-		stats->wake = u64_stats_read(&tx->stats.wake););
+	stats->packets = flownic_read(&tx->syncp, &tx->packets);
+	stats->bytes = flownic_read(&tx->syncp, &tx->bytes);
+	stats->csum_none = flownic_read(&tx->syncp, &tx->csum_none);
+	stats->needs_csum = flownic_read(&tx->syncp, &tx->needs_csum);
+	stats->hw_gso_packets = flownic_read(&tx->syncp, &tx->gso_packets);
+	stats->hw_gso_bytes = flownic_read(&tx->syncp, &tx->gso_bytes);
+	stats->hw_gso_wire_packets = flownic_read(&tx->syncp, &tx->gso_wire_packets);
+	stats->hw_gso_wire_bytes = flownic_read(&tx->syncp, &tx->gso_wire_bytes);
+	stats->stop = flownic_read(&tx->syncp, &tx->stop);
+	stats->wake = flownic_read(&tx->syncp, &tx->wake);
 }
 
 /* What the core does not add up: the queues that are not in use now, but were. */
