@@ -274,6 +274,22 @@ static_assert(sizeof(struct flownic_ctrl_hdr) == 2);
 #define FLOWNIC_HASH_UDPV6	0x020
 
 /*
+ * flownic's own, if it is capable of them: what of a packet is hashed. Source ^ destination in
+ * the place of each; source | destination and source ^ destination; and fields of a flow type that
+ * are left out.
+ */
+#define FLOWNIC_HASH_SYM_XOR	BIT(9)
+#define FLOWNIC_HASH_SYM_OR_XOR	BIT(10)
+#define FLOWNIC_HASH_OMIT_TCPV4	16
+#define FLOWNIC_HASH_OMIT_UDPV4	20
+#define FLOWNIC_HASH_OMIT_TCPV6	24
+#define FLOWNIC_HASH_OMIT_UDPV6	28
+#define FLOWNIC_OMIT_SRC_ADDR	0x1
+#define FLOWNIC_OMIT_DST_ADDR	0x2
+#define FLOWNIC_OMIT_SRC_PORT	0x4
+#define FLOWNIC_OMIT_DST_PORT	0x8
+
+/*
  * An RSS configuration: this, table_mask + 1 entries of __le16 (receive
  * queues), and struct flownic_rss_tail with the key.
  */
@@ -373,6 +389,7 @@ static_assert(sizeof(struct flownic_stats_tx_basic) == 56);
 #define FLOWNIC_CAPABLE_RSS_CONTEXTS	BIT(1)
 #define FLOWNIC_CAPABLE_ACTION_RSS	BIT(2)
 #define FLOWNIC_CAPABLE_RULE_MODIFY	BIT(3)
+#define FLOWNIC_CAPABLE_HASH_FIELDS	BIT(4)
 
 struct flownic_identity {
 	__le32 abi;

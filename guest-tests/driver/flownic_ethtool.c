@@ -92,6 +92,7 @@ const struct ethtool_ops flownic_ethtool_ops = {
 	.get_rxfh = flownic_get_rxfh,
 	.set_rxfh = flownic_set_rxfh,
 #if FLOWNIC_RXFH_CONTEXT_OPS
+	.supported_input_xfrm = RXH_XFRM_SYM_XOR | RXH_XFRM_SYM_OR_XOR,
 	.rxfh_per_ctx_fields = true,
 	.rxfh_per_ctx_key = true,
 	.cap_rss_rxnfc_adds = true,

@@ -297,22 +297,37 @@ int flownic_rss_set_hash(struct flownic_ctl *ctl, bool on)
 	return err;
 }
 
-/* Which hash types a flow type has: over addresses, and over ports too. */
-static bool types_of(u32 flow_type, u32 *addresses, u32 *ports)
+/**
+ * struct rss_flow_type - how a flow type of ethtool is hashed
+ * @addresses: the hash type over addresses
+ * @ports: the one over ports too, 0 if there is none
+ * @omit: where the bits for fields that are left out of @ports begin
+ */
+struct rss_flow_type {
+	u32 addresses;
+	u32 ports;
+	unsigned int omit;
+};
+
+static bool find_flow_type(u32 flow_type, struct rss_flow_type *type)
 {
-	*ports = 0;
+	memset(type, 0, sizeof(*type));
 	switch (flow_type) {
 	case TCP_V4_FLOW:
-		*ports = FLOWNIC_HASH_TCPV4;
+		type->ports = FLOWNIC_HASH_TCPV4;
+		type->omit = FLOWNIC_HASH_OMIT_TCPV4;
 		break;
 	case UDP_V4_FLOW:
-		*ports = FLOWNIC_HASH_UDPV4;
+		type->ports = FLOWNIC_HASH_UDPV4;
+		type->omit = FLOWNIC_HASH_OMIT_UDPV4;
 		break;
 	case TCP_V6_FLOW:
-		*ports = FLOWNIC_HASH_TCPV6;
+		type->ports = FLOWNIC_HASH_TCPV6;
+		type->omit = FLOWNIC_HASH_OMIT_TCPV6;
 		break;
 	case UDP_V6_FLOW:
-		*ports = FLOWNIC_HASH_UDPV6;
+		type->ports = FLOWNIC_HASH_UDPV6;
+		type->omit = FLOWNIC_HASH_OMIT_UDPV6;
 		break;
 	}
 	switch (flow_type) {
@@ -323,7 +338,7 @@ static bool types_of(u32 flow_type, u32 *addresses, u32 *ports)
 	case AH_V4_FLOW:
 	case ESP_V4_FLOW:
 	case IPV4_FLOW:
-		*addresses = FLOWNIC_HASH_IPV4;
+		type->addresses = FLOWNIC_HASH_IPV4;
 		return true;
 	case TCP_V6_FLOW:
 	case UDP_V6_FLOW:
@@ -332,7 +347,7 @@ static bool types_of(u32 flow_type, u32 *addresses, u32 *ports)
 	case AH_V6_FLOW:
 	case ESP_V6_FLOW:
 	case IPV6_FLOW:
-		*addresses = FLOWNIC_HASH_IPV6;
+		type->addresses = FLOWNIC_HASH_IPV6;
 		return true;
 	default:
 		return false;
@@ -341,6 +356,16 @@ static bool types_of(u32 flow_type, u32 *addresses, u32 *ports)
 
 #define FIELDS_L3	(RXH_IP_SRC | RXH_IP_DST)
 #define FIELDS_L4	(FIELDS_L3 | RXH_L4_B_0_1 | RXH_L4_B_2_3)
+
+static const struct {
+	u32 field;
+	u32 omit;
+} rss_fields[] = {
+	{ RXH_IP_SRC, FLOWNIC_OMIT_SRC_ADDR },
+	{ RXH_IP_DST, FLOWNIC_OMIT_DST_ADDR },
+	{ RXH_L4_B_0_1, FLOWNIC_OMIT_SRC_PORT },
+	{ RXH_L4_B_2_3, FLOWNIC_OMIT_DST_PORT },
+};
 
 /**
  * flownic_rss_get_fields - what packets of a flow type are hashed over
@@ -351,13 +376,18 @@ static bool types_of(u32 flow_type, u32 *addresses, u32 *ports)
  */
 u32 flownic_rss_get_fields(const struct flownic_rss *rss, u32 flow_type)
 {
-	u32 addresses, ports;
+	struct rss_flow_type type;
+	u32 fields = 0;
+	size_t i;
 
-	if (!types_of(flow_type, &addresses, &ports))
+	if (!find_flow_type(flow_type, &type))
 		return 0;
-	if (rss->hash_types & ports)
-		return FIELDS_L4;
-	return rss->hash_types & addresses ? FIELDS_L3 : 0;
+	if (!(rss->hash_types & type.ports))
+		return rss->hash_types & type.addresses ? FIELDS_L3 : 0;
+	for (i = 0; i < ARRAY_SIZE(rss_fields); i++)
+		if (!(rss->hash_types >> type.omit & rss_fields[i].omit))
+			fields |= rss_fields[i].field;
+	return fields;
 }
 
 /**
@@ -367,36 +397,41 @@ u32 flownic_rss_get_fields(const struct flownic_rss *rss, u32 flow_type)
  * @flow_type: of ethtool
  * @fields: RXH_*
  *
- * Return: 0, or -EINVAL for what the device cannot do. It hashes over both
- * addresses, or those and both ports. Without ports, TCP and UDP share the
- * setting of all packets of their IP version.
+ * virtio knows hashes over both addresses, or those and both ports; flownic can leave out any
+ * of them. Over both addresses alone, TCP and UDP share the setting of all packets of their IP
+ * version.
+ *
+ * Return: 0, or -EINVAL for what the device cannot do.
  */
 int flownic_rss_set_fields(struct flownic_ctl *ctl, struct flownic_rss *rss, u32 flow_type,
 			   u32 fields)
 {
-	u32 addresses, ports, types = rss->hash_types;
+	u32 types = rss->hash_types;
+	struct rss_flow_type type;
+	size_t i;
 
-	if (!types_of(flow_type, &addresses, &ports))
+	if (!find_flow_type(flow_type, &type) || fields & ~FIELDS_L4)
 		return -EINVAL;
-	switch (fields) {
-	case FIELDS_L4:
-		if (!ports)
+	if (type.ports)
+		types &= ~(type.ports | 0xfU << type.omit);
+	if (fields == FIELDS_L3) {
+		types |= type.addresses;
+	} else if (!fields) {
+		/* TCP and UDP would still be hashed as any packet of their IP version. */
+		if (type.ports && types & type.addresses)
 			return -EINVAL;
-		types |= ports;
-		break;
-	case FIELDS_L3:
-		types &= ~ports;
-		types |= addresses;
-		break;
-	case 0:
-		if (ports && types & addresses)
+		types &= ~type.addresses;
+	} else {
+		if (!type.ports)
 			return -EINVAL;
-		types &= ~(ports | addresses);
-		break;
-	default:
-		return -EINVAL;
+		types |= type.ports;
+		for (i = 0; i < ARRAY_SIZE(rss_fields); i++)
+			if (!(fields & rss_fields[i].field))
+				types |= rss_fields[i].omit << type.omit;
+		if (fields != FIELDS_L4 && !(ctl->capabilities & FLOWNIC_CAPABLE_HASH_FIELDS))
+			return -EINVAL;
 	}
-	if (types & ~ctl->hash_types)
+	if (types & HASH_TYPES & ~ctl->hash_types)
 		return -EINVAL;
 	rss->hash_types = types;
 	return 0;

@@ -63,16 +63,42 @@ static int apply_config(struct flownic_ctl *ctl, u32 context, const struct flown
 
 #if FLOWNIC_RXFH_CONTEXT_OPS
 
-static int check_function(const struct ethtool_rxfh_param *rxfh, struct netlink_ext_ack *extack)
+static u8 get_transform(const struct flownic_rss *rss)
 {
+	if (rss->hash_types & FLOWNIC_HASH_SYM_XOR)
+		return RXH_XFRM_SYM_XOR;
+	return rss->hash_types & FLOWNIC_HASH_SYM_OR_XOR ? RXH_XFRM_SYM_OR_XOR : 0;
+}
+
+/* The hash function, and how its input is transformed. */
+static int change_function(const struct flownic_ctl *ctl, struct flownic_rss *rss,
+			   const struct ethtool_rxfh_param *rxfh, struct netlink_ext_ack *extack)
+{
+	u32 types = rss->hash_types & ~(FLOWNIC_HASH_SYM_XOR | FLOWNIC_HASH_SYM_OR_XOR);
+
 	if (rxfh->hfunc != ETH_RSS_HASH_NO_CHANGE && rxfh->hfunc != ETH_RSS_HASH_TOP) {
 		NL_SET_ERR_MSG_MOD(extack, "The device hashes with Toeplitz only");
 		return -EOPNOTSUPP;
 	}
-	if (rxfh->input_xfrm != RXH_XFRM_NO_CHANGE && rxfh->input_xfrm) {
+	switch (rxfh->input_xfrm) {
+	case RXH_XFRM_NO_CHANGE:
+		return 0;
+	case 0:
+		break;
+	case RXH_XFRM_SYM_XOR:
+		types |= FLOWNIC_HASH_SYM_XOR;
+		break;
+	case RXH_XFRM_SYM_OR_XOR:
+		types |= FLOWNIC_HASH_SYM_OR_XOR;
+		break;
+	default:
+		return -EOPNOTSUPP;
+	}
+	if (rxfh->input_xfrm && !(ctl->capabilities & FLOWNIC_CAPABLE_HASH_FIELDS)) {
 		NL_SET_ERR_MSG_MOD(extack, "The device does not transform the hash's input");
 		return -EOPNOTSUPP;
 	}
+	rss->hash_types = types;
 	return 0;
 }
 
@@ -83,6 +109,7 @@ int flownic_get_rxfh(struct net_device *dev, struct ethtool_rxfh_param *rxfh)
 	if (!ctl)
 		return -EOPNOTSUPP;
 	rxfh->hfunc = ETH_RSS_HASH_TOP;
+	rxfh->input_xfrm = get_transform(&ctl->rss);
 	get_config(&ctl->rss, rxfh->indir, rxfh->key);
 	return 0;
 }
@@ -97,10 +124,10 @@ static int modify(struct net_device *dev, u32 context, const struct ethtool_rxfh
 	rss = ctl ? flownic_rss_of(ctl, context) : NULL;
 	if (!rss)
 		return ctl ? -ENOENT : -EOPNOTSUPP;
-	err = check_function(rxfh, extack);
+	wanted = *rss;
+	err = change_function(ctl, &wanted, rxfh, extack);
 	if (err)
 		return err;
-	wanted = *rss;
 	change_config(&wanted, rxfh->indir, rxfh->key);
 	return apply_config(ctl, context, &wanted);
 }
@@ -121,10 +148,10 @@ int flownic_create_rxfh_context(struct net_device *dev, struct ethtool_rxfh_cont
 
 	if (!ctl)
 		return -EOPNOTSUPP;
-	err = check_function(rxfh, extack);
+	start_config(ctl, &wanted);
+	err = change_function(ctl, &wanted, rxfh, extack);
 	if (err)
 		return err;
-	start_config(ctl, &wanted);
 	change_config(&wanted, rxfh->indir, rxfh->key);
 	err = flownic_rss_create(ctl, rxfh->rss_context, &wanted);
 	if (err == -ENOSPC)
@@ -135,7 +162,7 @@ int flownic_create_rxfh_context(struct net_device *dev, struct ethtool_rxfh_cont
 	get_config(&wanted, rxfh->indir ? NULL : ethtool_rxfh_context_indir(ctx),
 		   rxfh->key ? NULL : ethtool_rxfh_context_key(ctx));
 	ctx->hfunc = ETH_RSS_HASH_TOP;
-	ctx->input_xfrm = 0;
+	ctx->input_xfrm = get_transform(&wanted);
 	return 0;
 }
 

@@ -57,7 +57,7 @@ impl<'m> Ethtool<'m> {
         assert!(error.contains(reason), "{option} {words}: {error} does not say {reason}");
     }
 
-    /// Adds a rule and gives its location.
+    /// Adds a rule without a location, and gives the one that the driver chose.
     #[track_caller]
     fn rule(&self, words: &str) -> u32 {
         let text = self.ok("-N", words);
@@ -84,13 +84,21 @@ impl<'m> Ethtool<'m> {
     }
 }
 
+/// What RSS does with packets that no rule is for is known then.
+fn all_to_queue_0(kernel: Kernel, flownic: &Flownic<'_>, ethtool: &Ethtool<'_>) {
+    match kernel {
+        Kernel::Backports => _ = ethtool.ok("-X", "equal 1"),
+        // This kernel refuses what a newer ethtool sends.
+        Kernel::Stable => _ = flownic.ctl(&["rss", "set", "n0", "off"]),
+    }
+}
+
 /// Sends through all the kinds of rules that ethtool knows and the card takes.
 fn rules_steer(kernel: Kernel) {
     with_driver(kernel, "", |flownic, guest| {
         let mut wire = Wire::new(flownic, guest);
         let ethtool = Ethtool::new(&wire.nic);
-        // What RSS does with the rest is known: all of it goes to queue 0.
-        ethtool.ok("-X", "equal 1");
+        all_to_queue_0(kernel, flownic, &ethtool);
         let udp = Packet::udp("192.0.2.1:1000", "192.0.2.2:5000");
         let tcp = Packet::tcp("192.0.2.1:1000", "192.0.2.2:5000");
         let (udp6, tcp6) = (
@@ -134,10 +142,10 @@ fn rules_steer(kernel: Kernel) {
         wire.expect("no longer dropped", &udp.build(), 0);
 
         // The lower location wins, whichever was first.
-        ethtool.rule("flow-type udp4 dst-port 5000 action 1 loc 9");
-        ethtool.rule("flow-type udp4 src-port 1000 action 2 loc 3");
+        ethtool.ok("-N", "flow-type udp4 dst-port 5000 action 1 loc 9");
+        ethtool.ok("-N", "flow-type udp4 src-port 1000 action 2 loc 3");
         wire.expect("two rules", &udp.build(), 2);
-        ethtool.rule("flow-type udp4 src-port 1001 action 2 loc 3");
+        ethtool.ok("-N", "flow-type udp4 src-port 1001 action 2 loc 3");
         wire.expect("the other one", &udp.build(), 1);
         assert_eq!(ethtool.rules(), 2);
 
@@ -145,6 +153,8 @@ fn rules_steer(kernel: Kernel) {
         wire.nic.down();
         wire.nic.up(&[]);
         wire.expect("after down and up", &udp.build(), 1);
+        ethtool.refused("-L", "combined 2", "");
+        ethtool.delete(3);
         wire.nic.queues(2);
         assert_eq!(wire.nic.receive_packets().len(), 2);
         wire.nic.queues(QUEUES as u32);
@@ -249,7 +259,7 @@ fn rules_go_through_contexts() {
 
 #[test]
 fn rss_is_what_ethtool_says() {
-    with_driver(Kernel::Stable, "", |flownic, guest| {
+    with_driver(Kernel::Backports, "", |flownic, guest| {
         let mut wire = Wire::new(flownic, guest);
         let ethtool = Ethtool::new(&wire.nic);
         let key = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:\
@@ -272,7 +282,7 @@ fn rss_is_what_ethtool_says() {
             if seen.iter().sum::<u64>() >= 32 { Ok(seen) } else { Err(format!("{seen:?}")) }
         });
         assert_eq!(seen.iter().filter(|count| **count > 0).count(), 1, "{seen:?}");
-        ethtool.refused("-N", "rx-flow-hash udp4 s", "Invalid argument");
+        ethtool.refused("-N", "rx-flow-hash udp4 v", "Invalid argument");
         wire.received = wire.nic.receive_packets();
         for queue in 0..QUEUES {
             let weights: Vec<&str> = (0..QUEUES).map(|q| if q == queue { "1" } else { "0" }).collect();
@@ -292,7 +302,7 @@ struct Rfs<'m> {
 }
 
 impl<'m> Rfs<'m> {
-    fn new(flownic: &'m Flownic<'m>, guest: &'m Guest) -> Rfs<'m> {
+    fn new(kernel: Kernel, flownic: &'m Flownic<'m>, guest: &'m Guest) -> Rfs<'m> {
         let (tap, nic) = (Interface::named(flownic.machine(), "fn0"), guest.interface(0));
         tap.up(&[&format!("{HOST}/24")]);
         nic.up(&[&format!("{GUEST}/24")]);
@@ -301,7 +311,7 @@ impl<'m> Rfs<'m> {
             "set -e
             device=$(basename $(readlink -f /sys/class/net/{name}/device))
             for i in $(seq 0 {last}); do
-                irq=$(grep -E \" ($device-input.$i|{name}-$i|{name}-rx-?$i)$\" /proc/interrupts | cut -d: -f1 | tr -d ' ')
+                irq=$(grep \" $device-input.$i$\" /proc/interrupts | cut -d: -f1 | tr -d ' ')
                 echo $i >/proc/irq/$irq/smp_affinity_list
                 echo 256 >/sys/class/net/{name}/queues/rx-$i/rps_flow_cnt
             done
@@ -309,10 +319,18 @@ impl<'m> Rfs<'m> {
             last = QUEUES - 1,
         ));
         let ethtool = Ethtool::new(&nic);
-        // RSS alone would bring everything to queue 0.
-        ethtool.ok("-X", "equal 1");
+        all_to_queue_0(kernel, flownic, &ethtool);
         Rfs { ethtool, nic }
     }
+}
+
+/// A command that sends `lines` to the guest one by one, each when the one before has come back and after a `pause`, in seconds.
+fn client(lines: u32, pause: &str) -> String {
+    let wait = if pause == "0" { String::new() } else { format!("sleep {pause};") };
+    format!(
+        "exec bash -c 'exec 3<>/dev/tcp/{GUEST}/7000; for ((n = 0; n < {lines}; n++)); do \
+         echo line >&3; read -r x <&3 || exit 1; {wait} done'"
+    )
 }
 
 /// The share of packets on a queue, in percent.
@@ -322,16 +340,13 @@ fn share(queues: &[u64], queue: usize) -> f64 {
 
 fn rfs_follows(kernel: Kernel) {
     with_driver(kernel, "", |flownic, guest| {
-        let rfs = Rfs::new(flownic, guest);
+        let rfs = Rfs::new(kernel, flownic, guest);
         let host = flownic.machine();
-        let mut server = traffic::serve(guest, "exec socat TCP-LISTEN:7000,reuseaddr EXEC:cat", "tcp", 7000);
+        let mut server = traffic::serve(guest, "exec socat TCP-LISTEN:7000,reuseaddr PIPE", "tcp", 7000);
         let pid = server.pid();
-        // A client that waits for each echo before it sends the next line.
-        let client = host.spawn(&format!(
-            "socat TCP:{GUEST}:7000,nodelay EXEC:'sh -c \"while echo line; do read -r x || exit; done\"'"
-        ));
+        let client = host.spawn(&client(1_000_000, "0"));
         for cpu in [2, 1, 3] {
-            guest.run_ok(&format!("for p in $(pgrep -P {pid}) {pid}; do taskset -a -p -c {cpu} $p; done"));
+            guest.run_ok(&format!("taskset -a -p -c {cpu} {pid}"));
             let moved = std::time::Instant::now();
             wait_for(&format!("the flow to be on queue {cpu}"), LIMIT, || {
                 let seen = rfs.nic.received_during(|| {
@@ -368,23 +383,19 @@ fn accelerated_rfs_follows_a_server_with_the_older_kernel() {
 fn filters_are_as_many_as_flows_and_go_with_them() {
     const FLOWS: u64 = 200;
     with_driver(Kernel::Backports, "", |flownic, guest| {
-        let rfs = Rfs::new(flownic, guest);
+        let rfs = Rfs::new(Kernel::Backports, flownic, guest);
         let host = flownic.machine();
-        let server = traffic::serve(guest, "taskset -c 3 socat TCP-LISTEN:7000,reuseaddr,fork,backlog=256 EXEC:cat", "tcp", 7000);
-        let clients = host.spawn(&format!(
-            "for i in $(seq {FLOWS}); do
-                socat TCP:{GUEST}:7000 EXEC:'sh -c \"for n in 1 2 3 4 5 6 7 8; do echo line; read -r x || exit; sleep 0.5; done\"' &
-            done; wait"
-        ));
+        let serve = "taskset -c 3 socat TCP-LISTEN:7000,reuseaddr,fork,backlog=256 PIPE";
+        let server = traffic::serve(guest, serve, "tcp", 7000);
+        let flows = format!("for i in $(seq {FLOWS}); do ({}) & done; wait", client(8, "0.5"));
+        let clients = host.spawn(&flows);
         let output = clients.wait(Duration::from_secs(120));
         assert!(output.success(), "{output}");
         let inserted = rfs.ethtool.counter("arfs_inserted");
         println!("{inserted} filters inserted for {FLOWS} flows");
         assert!((FLOWS / 2..=2 * FLOWS).contains(&inserted), "{inserted} filters for {FLOWS} flows");
         // The stack's clock is the number of packets that a CPU has handled: another flow makes it go on.
-        let more = host.spawn(&format!(
-            "while :; do socat TCP:{GUEST}:7000 EXEC:'sh -c \"for n in $(seq 400 | tr \\\\n \\ ); do echo line; read -r x || exit; done\"'; done"
-        ));
+        let more = host.spawn(&client(1_000_000, "0"));
         wait_for("filters to go", Duration::from_secs(120), || {
             let left = rfs.ethtool.counter("arfs_filters");
             if left <= 8 { Ok(()) } else { Err(format!("{left} are left")) }

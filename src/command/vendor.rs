@@ -63,7 +63,8 @@ fn identity(nic: &Nic) -> Identity {
         capabilities: capability::HASH
             | capability::RSS_CONTEXTS
             | capability::ACTION_RSS_CONTEXT
-            | capability::MODIFY_RULES,
+            | capability::MODIFY_RULES
+            | capability::HASH_FIELDS,
         features: FEATURES,
         profile: nic.profile.load(Ordering::Relaxed),
         version: env!("CARGO_PKG_VERSION").into(),

@@ -18,7 +18,8 @@ pub(super) struct HostRss {
 }
 
 impl Steering {
-    /// The queue that RSS context `id` and the `offset` of a rule give; 0 is the NIC's own RSS. `None` if there is no such context.
+    /// The queue that RSS context `id` and the `offset` of a rule give; 0 is the NIC's own RSS. `None` if there is no such
+    /// context.
     pub(super) fn context_queue(&self, id: u16, offset: u16, h: &Headers) -> Option<u16> {
         match id {
             0 => self.rss.queue(h).unwrap_or_else(|unclassified| unclassified).checked_add(offset),
@@ -119,7 +120,6 @@ impl Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::Headers;
     use crate::packet::frames::{Frame, tcp4, udp6};
     use crate::steer::rss::{KEY_MIN, RssKey, hash_type};
     use crate::steer::{
@@ -216,7 +216,7 @@ mod tests {
         steering.modify_context(1, table(&[3])).unwrap();
         steering.filters_mut().modify_rule(0, Action::Context { id: 1, offset: 3 }).unwrap();
         assert_eq!(queue(&steering, &h), (0, Reason::Rss));
-        for id in [0, 2, 33, u16::MAX] {
+        for id in [2, 33, u16::MAX] {
             steering.filters_mut().modify_rule(0, Action::Context { id, offset: 0 }).unwrap();
             assert_eq!(queue(&steering, &h), (0, Reason::Rss));
         }

@@ -28,6 +28,7 @@ mod program;
 mod recent;
 mod rss;
 mod rxmode;
+mod shape;
 mod staged;
 mod tuple;
 

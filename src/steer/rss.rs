@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::shape::{self, Flow, SHAPES};
 use crate::packet::{Headers, L3, PROTO_TCP, PROTO_UDP};
 
 /// Key bytes that the hash needs at least: 36 bytes of input and a window of 4.
@@ -220,6 +221,9 @@ impl Toeplitz {
     #[inline]
     pub(super) fn hash(&self, types: u32, h: &Headers) -> Option<(u32, HashReport)> {
         use hash_type::{IPV4, IPV6, TCPV4, TCPV6, UDPV4, UDPV6};
+        if types & SHAPES != 0 {
+            return self.shaped_hash(types, h);
+        }
         let (tcp, udp, ip, reports) = match h.l3 {
             L3::None => return None,
             L3::V4 => (TCPV4, UDPV4, IPV4, [HashReport::TcpV4, HashReport::UdpV4, HashReport::Ipv4]),
@@ -237,6 +241,29 @@ impl Toeplitz {
             }
         }
         (types & ip != 0).then(|| (self.addresses(h.l3, h.addr()), reports[2]))
+    }
+
+    /// As [`Self::hash`], where not all of a packet is hashed as it is.
+    #[inline(never)]
+    fn shaped_hash(&self, types: u32, h: &Headers) -> Option<(u32, HashReport)> {
+        let (_, report) = self.hash(types & !SHAPES, h)?;
+        let flow = match report {
+            HashReport::TcpV4 => Some(Flow::TcpV4),
+            HashReport::UdpV4 => Some(Flow::UdpV4),
+            HashReport::TcpV6 => Some(Flow::TcpV6),
+            HashReport::UdpV6 => Some(Flow::UdpV6),
+            HashReport::Ipv4 | HashReport::Ipv6 => None,
+        };
+        let ports = if report.has_ports() { h.ports? } else { (0, 0) };
+        let left_out = flow.map_or(0, |flow| flow.left_out(types));
+        let (addr, ports) = shape::shape(types, left_out, h.l3, h.addr(), ports);
+        let addresses = self.addresses(h.l3, &addr);
+        let no_ports = shape::SOURCE_PORT | shape::DESTINATION_PORT;
+        if flow.is_none() || left_out & no_ports == no_ports {
+            let report = if h.l3 == L3::V6 { HashReport::Ipv6 } else { HashReport::Ipv4 };
+            return Some((addresses, report));
+        }
+        Some((addresses ^ self.ports(h.l3, ports), report))
     }
 }
 
@@ -321,8 +348,9 @@ impl Rss {
     /// Checks a configuration for a NIC with `queue_pairs`.
     pub(super) fn check(config: &RssConfig, queue_pairs: u16) -> Result<(), RssError> {
         let last = queue_pairs.saturating_sub(1);
-        if config.hash_types & !hash_type::SUPPORTED != 0 {
-            return Err(RssError::HashTypes(config.hash_types & !hash_type::SUPPORTED));
+        let unknown = config.hash_types & !(hash_type::SUPPORTED | SHAPES);
+        if unknown != 0 || !shape::possible(config.hash_types) {
+            return Err(RssError::HashTypes(if unknown != 0 { unknown } else { config.hash_types }));
         }
         if let Some(table) = &config.table {
             if !table.len().is_power_of_two() || table.len() > TABLE_MAX {

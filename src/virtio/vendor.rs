@@ -29,6 +29,8 @@ pub mod capability {
     pub const ACTION_RSS_CONTEXT: u32 = 1 << 2;
     /// Rules can be modified.
     pub const MODIFY_RULES: u32 = 1 << 3;
+    /// Hash types may leave out fields, or be symmetric.
+    pub const HASH_FIELDS: u32 = 1 << 4;
 }
 
 /// What `IDENTIFY` answers.
