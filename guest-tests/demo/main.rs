@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bench::Bench;
-use guest_tests::{Guest, Kernel, Namespace, Qemu, Workdir, image};
+use guest_tests::{Guest, Kernel, Namespace, Qemu, Workdir, build, image};
 use report::Report;
 
 const USAGE: &str = "Usage: flownic-demo [--seconds N] | --prepare
@@ -96,6 +96,7 @@ fn prepare() {
         }
     }
     image::tools();
+    build::guest_program();
     for qemu in [Qemu::Host, Qemu::Backports] {
         qemu.program();
     }

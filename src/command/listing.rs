@@ -26,6 +26,7 @@ pub(super) fn rss(nic: &Nic) -> Outcome {
         on: steering.rss_on(),
         rss_mode: steering.mode() == Mode::Rss,
         default_table: config.table.is_none(),
+        by_guest: steering.rss_is_guests(),
         params,
     };
     Some(state.to_bytes())

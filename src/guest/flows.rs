@@ -7,16 +7,19 @@ use super::device::Device;
 use super::groups::{exists, locations};
 use super::layout::{Layout, lay_out, read_back};
 use crate::control::FlowRule;
-use crate::control::replies::{FlowAdded, FlowList, FlowStatus};
+use crate::control::replies::{FlowAdded, FlowStatus};
 use crate::steer::NtupleSpec;
 use crate::virtio::flow::{FlowAction, Limits, ObjectType, RuleObject};
 
 /// The rules that there are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestFlows {
-    /// Those of this program, as `flownic ctl flows list` has the host's.
-    #[serde(flatten)]
-    pub list: FlowList,
+    /// The interface's name.
+    pub nic: String,
+    /// Rules that fit.
+    pub capacity: u32,
+    /// Those of this program, in order of precedence, as `flownic ctl flows list` has the host's.
+    pub rules: Vec<FlowStatus>,
     /// How many there are of others: of a driver, or another program.
     pub others: u32,
 }
@@ -59,8 +62,7 @@ impl<F: Frames> Device<F> {
                 None => others += 1,
             }
         }
-        let list = FlowList { nic: name.into(), capacity: locations(&limits), rules };
-        Ok(GuestFlows { list, others })
+        Ok(GuestFlows { nic: name.into(), capacity: locations(&limits), rules, others })
     }
 
     /// Ids of all rules, and this program's group. Where there is no rule, objects can perhaps not even be asked for: nobody

@@ -219,7 +219,7 @@ pub(super) fn read_back(classifier: &Classifier, key: &[u8]) -> Option<NtupleSpe
     }
     if let Some(ports) = parts.next() {
         let (SelectorType::Tcp | SelectorType::Udp, ports) = ports? else { return None };
-        if !ports.only(&[0..4]) {
+        if !ports.only(&[0..2, 2..4]) {
             return None;
         }
         spec.src_port = ports.field(0, u16::from_be_bytes);

@@ -190,6 +190,8 @@ impl<F: Frames> Device<F> {
             effective: state.params.table.clone(),
             table: state.params.table,
             unclassified: state.params.unclassified,
+            by_guest: state.by_guest,
+            contexts: Vec::new(),
         })
     }
 

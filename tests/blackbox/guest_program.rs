@@ -59,7 +59,7 @@ pub(crate) fn add(guest: &mut Guest, rule: &str) -> Result<u32, String> {
 /// Rules in ethtool's words, with their hits, and how many there are of others.
 fn list(guest: &mut Guest) -> (Vec<(String, u64)>, u32) {
     let flows = device(guest).flows("eth0").unwrap();
-    (flows.list.rules.into_iter().map(|r| (r.rule.to_string(), r.hits)).collect(), flows.others)
+    (flows.rules.into_iter().map(|r| (r.rule.to_string(), r.hits)).collect(), flows.others)
 }
 
 fn four_queues() -> Flownic {

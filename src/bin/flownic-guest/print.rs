@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use flownic::control::print as shared;
+use flownic::control::replies::FlowList;
 use flownic::control::table::Table;
 use flownic::guest::flows::GuestFlows;
 use flownic::guest::settings::{CoalesceStatus, Info};
@@ -38,8 +39,8 @@ pub(crate) fn info(i: &Info) -> String {
 }
 
 pub(crate) fn flows(flows: GuestFlows) -> String {
-    let others = flows.others;
-    let mut text = shared::flows(flows.list);
+    let GuestFlows { nic, capacity, rules, others } = flows;
+    let mut text = shared::flows(FlowList { nic, capacity, rules, guest: Vec::new() });
     if others > 0 {
         let _ = writeln!(text, "  and {others} that others have added");
     }

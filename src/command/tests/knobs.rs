@@ -113,23 +113,23 @@ fn a_program_that_remembers_nothing_finds_all_rules_and_rss() {
         let bytes = driver.control(Class::Flownic, RULE_LIST, &first.to_le_bytes()).unwrap();
         bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>()
     };
-    assert_eq!(list(0), []);
+    assert!(list(0).is_empty());
     for id in 0..RULE_LIST_MAX as u16 + 2 {
         driver.create(rule(u32::from(id) * 2), &to_queue(id, 1).to_bytes()).unwrap();
     }
     assert_eq!((list(0).len(), &list(0)[..3]), (RULE_LIST_MAX, &[0, 2, 4][..]));
     assert_eq!(list(2 * RULE_LIST_MAX as u32 - 1), [512, 514]);
-    assert_eq!((list(515), list(u32::MAX)), (vec![], vec![]));
+    assert!(list(515).is_empty() && list(u32::MAX).is_empty());
     assert_eq!(driver.control(Class::Flownic, RULE_LIST, &[0; 3]), None);
 
     let rss = || RssState::from_bytes(&driver.control(Class::Flownic, RSS_GET, &[]).unwrap()).unwrap();
     let before = rss();
-    assert!(before.on && before.default_table && !before.rss_mode);
+    assert!(before.on && before.default_table && !before.rss_mode && !before.by_guest);
     assert_eq!((before.params.table.len(), before.params.hash_types), (128, 0x3f));
     let wanted = table(&[3, 2, 1, 0]);
     driver.control(Class::Mq, ctrl::mq::RSS_CONFIG, &wanted.to_bytes()).unwrap();
     let after = rss();
-    assert!(after.on && after.rss_mode && !after.default_table);
+    assert!(after.on && after.rss_mode && !after.default_table && after.by_guest);
     assert_eq!(after.params, RssParams { max_tx_vq: 0, ..wanted });
 
     driver.nic().profile.store(4, std::sync::atomic::Ordering::Relaxed);
