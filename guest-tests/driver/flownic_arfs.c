@@ -33,19 +33,13 @@
 #include <linux/slab.h>
 #include <net/flow_dissector.h>
 
-#include "flownic_ctl.h"
+#include "flownic_arfs.h"
 
 #ifdef CONFIG_RFS_ACCEL
 
 #include <linux/rtnetlink.h>
 
 #define SLOTS_MAX	8192
-/* Commands under way at a time. */
-#define BATCH		16
-/* The device is busy, or full, or does not answer: when to try again. */
-#define RETRY_BUSY	msecs_to_jiffies(10)
-#define RETRY_FULL	msecs_to_jiffies(200)
-#define RETRY_FAILED	msecs_to_jiffies(500)
 /* A round of expiry: how often, and of how many slots. */
 #define EXPIRE_PERIOD	msecs_to_jiffies(250)
 #define EXPIRE_QUOTA	1024
@@ -54,74 +48,29 @@
 /* How often, at most, filters are told to go that must not stay. */
 #define RECONCILE_ATTEMPTS	50
 #define RECONCILE_PAUSE_MS	5
-/* No queue: there is, or shall be, no filter. */
-#define NOWHERE		0xffff
-
-enum slot_state {
-	SLOT_FREE,
-	SLOT_IDLE,
-	SLOT_TODO,
-	SLOT_BUSY,
-};
-
-/**
- * struct flownic_arfs_slot - a flow
- * @node: in flownic_arfs.flows, unless FREE
- * @list: in free if FREE, in todo if TODO
- * @tuple: which flow
- * @flow_id: the stack's, for rps_may_expire_flow()
- * @staged: when the stack last asked, in jiffies
- * @wanted: the queue that the stack wants
- * @device: the queue that the device's filter has, or NOWHERE
- * @state: enum slot_state
- * @dead: the stack needs it no more
- * @barred: the device does not take such a filter
- */
-struct flownic_arfs_slot {
-	struct hlist_node node;
-	struct list_head list;
-	struct flownic_tuple tuple;
-	u32 flow_id;
-	unsigned long staged;
-	u16 wanted;
-	u16 device;
-	u8 state;
-	bool dead;
-	bool barred;
-};
-
-static u32 slot_index(const struct flownic_arfs *arfs, const struct flownic_arfs_slot *slot)
-{
-	return slot - arfs->slots;
-}
-
-/* Where the device should send a flow now. */
-static u16 target_of(const struct flownic_arfs *arfs, const struct flownic_arfs_slot *slot)
-{
-	if (slot->dead || slot->barred || !arfs->enabled || !arfs->running ||
-	    slot->wanted >= arfs->pairs)
-		return NOWHERE;
-	return slot->wanted;
-}
 
 static void free_slot(struct flownic_arfs *arfs, struct flownic_arfs_slot *slot)
 {
-	slot->state = SLOT_FREE;
+	slot->state = FLOWNIC_SLOT_FREE;
 	hash_del(&slot->node);
 	list_add(&slot->list, &arfs->free);
 	arfs->used--;
 }
 
-/* Puts an idle or busy slot where it belongs now. */
-static void settle(struct flownic_arfs *arfs, struct flownic_arfs_slot *slot)
+/**
+ * flownic_arfs_settle - puts an idle or busy slot where it belongs now
+ * @arfs: the table
+ * @slot: the slot
+ */
+void flownic_arfs_settle(struct flownic_arfs *arfs, struct flownic_arfs_slot *slot)
 {
-	if (slot->device != target_of(arfs, slot)) {
-		slot->state = SLOT_TODO;
+	if (slot->device != flownic_arfs_target(arfs, slot)) {
+		slot->state = FLOWNIC_SLOT_TODO;
 		list_add_tail(&slot->list, &arfs->todo);
 	} else if (slot->dead) {
 		free_slot(arfs, slot);
 	} else {
-		slot->state = SLOT_IDLE;
+		slot->state = FLOWNIC_SLOT_IDLE;
 	}
 }
 
@@ -130,8 +79,8 @@ static void settle_all(struct flownic_arfs *arfs)
 	u32 i;
 
 	for (i = 0; i < arfs->size; i++)
-		if (arfs->slots[i].state == SLOT_IDLE)
-			settle(arfs, &arfs->slots[i]);
+		if (arfs->slots[i].state == FLOWNIC_SLOT_IDLE)
+			flownic_arfs_settle(arfs, &arfs->slots[i]);
 }
 
 /* Is there a filter at the device that should be another one, or none? */
@@ -144,8 +93,8 @@ static bool any_stale(struct flownic_arfs *arfs)
 	for (i = 0; i < arfs->size && !stale; i++) {
 		const struct flownic_arfs_slot *slot = &arfs->slots[i];
 
-		stale = slot->state != SLOT_FREE && slot->device != NOWHERE &&
-			slot->device != target_of(arfs, slot);
+		stale = slot->state != FLOWNIC_SLOT_FREE && slot->device != FLOWNIC_NOWHERE &&
+			slot->device != flownic_arfs_target(arfs, slot);
 	}
 	spin_unlock_bh(&arfs->lock);
 	return stale;
@@ -214,10 +163,10 @@ static struct flownic_arfs_slot *new_slot(struct flownic_arfs *arfs,
 	slot = list_first_entry(&arfs->free, struct flownic_arfs_slot, list);
 	list_del(&slot->list);
 	slot->tuple = *tuple;
-	slot->device = NOWHERE;
+	slot->device = FLOWNIC_NOWHERE;
 	slot->dead = false;
 	slot->barred = false;
-	slot->state = SLOT_IDLE;
+	slot->state = FLOWNIC_SLOT_IDLE;
 	hash_add(arfs->flows, &slot->node, hash);
 	if (!arfs->used++)
 		queue_delayed_work(arfs->wq, &arfs->expire, EXPIRE_PERIOD);
@@ -246,11 +195,11 @@ static int stage(struct flownic_arfs *arfs, const struct flownic_tuple *tuple, u
 	slot->wanted = rxq;
 	slot->flow_id = flow_id;
 	slot->staged = jiffies;
-	if (slot->state == SLOT_IDLE)
-		settle(arfs, slot);
-	if (slot->state == SLOT_TODO)
+	if (slot->state == FLOWNIC_SLOT_IDLE)
+		flownic_arfs_settle(arfs, slot);
+	if (slot->state == FLOWNIC_SLOT_TODO)
 		queue_delayed_work(arfs->wq, &arfs->program, 0);
-	return slot_index(arfs, slot);
+	return flownic_arfs_index(arfs, slot);
 }
 
 /**
@@ -285,190 +234,18 @@ int flownic_rx_flow_steer(struct net_device *dev, const struct sk_buff *skb, u16
 	return id;
 }
 
-/* One command of a batch. */
-struct step {
-	struct flownic_arfs_slot *slot;
-	struct flownic_call *call;
-	u16 opcode;
-	u16 queue;
-	int err;
-};
-
-static unsigned int classifier_of(const struct flownic_tuple *tuple)
-{
-	return (tuple->n_proto == htons(ETH_P_IPV6) ? 2 : 0) + (tuple->ip_proto == IPPROTO_UDP);
-}
-
-/* Decides what is to be done for a slot that was taken from the list. */
-static u16 choose_opcode(struct flownic_ctl *ctl, const struct flownic_arfs_slot *slot, u16 queue)
-{
-	if (slot->device == NOWHERE)
-		return FLOWNIC_ADMIN_OBJ_CREATE;
-	if (queue != NOWHERE && ctl->capabilities & FLOWNIC_CAPABLE_RULE_MODIFY)
-		return FLOWNIC_ADMIN_OBJ_MODIFY;
-	/* If the device cannot move filters, the new one is created in the next round. */
-	return FLOWNIC_ADMIN_OBJ_DESTROY;
-}
-
-/* Takes up to a batch of slots; *@left bounds a round, so that failures end it. */
-static unsigned int take_batch(struct flownic_ctl *ctl, struct step *steps, unsigned int *left)
-{
-	struct flownic_arfs *arfs = &ctl->arfs;
-	unsigned int count = 0;
-
-	spin_lock_bh(&arfs->lock);
-	while (count < BATCH && *left && !list_empty(&arfs->todo)) {
-		struct flownic_arfs_slot *slot;
-		struct step *step = &steps[count];
-
-		slot = list_first_entry(&arfs->todo, struct flownic_arfs_slot, list);
-		list_del(&slot->list);
-		(*left)--;
-		slot->state = SLOT_BUSY;
-		step->queue = target_of(arfs, slot);
-		step->opcode = choose_opcode(ctl, slot, step->queue);
-		/* It may have changed its mind, and a full device need not be asked. */
-		if (step->queue == slot->device ||
-		    (step->opcode == FLOWNIC_ADMIN_OBJ_CREATE && arfs->device_full)) {
-			settle(arfs, slot);
-			continue;
-		}
-		step->slot = slot;
-		count++;
-	}
-	spin_unlock_bh(&arfs->lock);
-	return count;
-}
-
-/* A busy slot's flow does not change, so that no lock is needed. */
-static void start_step(struct flownic_ctl *ctl, struct step *step)
-{
-	struct flownic_arfs *arfs = &ctl->arfs;
-	const struct flownic_tuple *tuple = &step->slot->tuple;
-	u32 id = arfs->first_id + slot_index(arfs, step->slot);
-	struct flownic_target target = {
-		.action = FLOWNIC_ACTION_DIRECT_RX_VQ,
-		.queue = step->queue,
-	};
-	struct flownic_match match;
-
-	if (step->opcode == FLOWNIC_ADMIN_OBJ_DESTROY) {
-		step->call = flownic_rule_destroy_call(ctl, id);
-	} else {
-		flownic_match_tuple(&match, tuple);
-		step->call = flownic_rule_call(ctl, step->opcode, id, FLOWNIC_GROUP_ARFS,
-					       arfs->classifiers[classifier_of(tuple)]->id, &match,
-					       &target);
-	}
-	step->err = step->call ? flownic_call_start(step->call) : -ENOMEM;
-}
-
-/* Notes what has become of a command. Returns when to try again, in jiffies; 0: no need. */
-static unsigned long finish_step(struct flownic_arfs *arfs, const struct step *step)
-{
-	struct flownic_arfs_slot *slot = step->slot;
-	bool created = slot->device == NOWHERE;
-
-	switch (step->err) {
-	case 0:
-		slot->device = step->opcode == FLOWNIC_ADMIN_OBJ_DESTROY ? NOWHERE : step->queue;
-		if (step->opcode == FLOWNIC_ADMIN_OBJ_DESTROY) {
-			arfs->active--;
-			arfs->stats.expired += slot->dead;
-			arfs->device_full = false;
-		} else if (created) {
-			arfs->active++;
-			arfs->stats.inserted++;
-		} else {
-			arfs->stats.moved++;
-		}
-		return 0;
-	case -EAGAIN:
-	case -EBUSY:
-		arfs->stats.busy++;
-		return RETRY_BUSY;
-	case -ENOSPC:
-		/* Until it has room no more are created, but others may still move and go. */
-		arfs->stats.full++;
-		arfs->device_full = true;
-		arfs->full_since = jiffies;
-		return 0;
-	case -ENXIO:
-		/* The device has no such filter: so be it. */
-		if (!created)
-			arfs->active--;
-		slot->device = NOWHERE;
-		return RETRY_BUSY;
-	case -EEXIST:
-		/* A command that seemed lost was not. Which queue it has will not matter. */
-		if (created)
-			arfs->active++;
-		slot->device = NOWHERE - 1;
-		return RETRY_BUSY;
-	case -EINVAL:
-	case -EOPNOTSUPP:
-		arfs->stats.errors++;
-		slot->barred = true;
-		return 0;
-	default:
-		arfs->stats.errors++;
-		return RETRY_FAILED;
-	}
-}
-
-static void program_work(struct work_struct *work)
-{
-	struct flownic_arfs *arfs = container_of(work, struct flownic_arfs, program.work);
-	struct flownic_ctl *ctl = container_of(arfs, struct flownic_ctl, arfs);
-	unsigned int i, count, left = arfs->size;
-	struct step steps[BATCH];
-	unsigned long retry = 0;
-	bool more;
-
-	spin_lock_bh(&arfs->lock);
-	if (time_after(jiffies, arfs->full_since + RETRY_FULL))
-		arfs->device_full = false;
-	spin_unlock_bh(&arfs->lock);
-
-	while ((count = take_batch(ctl, steps, &left))) {
-		for (i = 0; i < count; i++)
-			start_step(ctl, &steps[i]);
-		for (i = 0; i < count; i++) {
-			if (!steps[i].err)
-				steps[i].err = flownic_call_wait(steps[i].call);
-			flownic_call_put(steps[i].call);
-		}
-		spin_lock_bh(&arfs->lock);
-		for (i = 0; i < count; i++) {
-			retry = max(retry, finish_step(arfs, &steps[i]));
-			settle(arfs, steps[i].slot);
-		}
-		spin_unlock_bh(&arfs->lock);
-		if (retry)
-			break;
-	}
-
-	spin_lock_bh(&arfs->lock);
-	more = !list_empty(&arfs->todo);
-	if (arfs->device_full)
-		retry = max(retry, RETRY_FULL);
-	spin_unlock_bh(&arfs->lock);
-	if (more)
-		queue_delayed_work(arfs->wq, &arfs->program, retry);
-}
-
 static void expire_slot(struct flownic_ctl *ctl, u32 index)
 {
 	struct flownic_arfs *arfs = &ctl->arfs;
 	struct flownic_arfs_slot *slot = &arfs->slots[index];
 
-	if (slot->state == SLOT_FREE || slot->dead ||
+	if (slot->state == FLOWNIC_SLOT_FREE || slot->dead ||
 	    time_before(jiffies, slot->staged + EXPIRE_GRACE) ||
 	    !rps_may_expire_flow(ctl->fn->dev, slot->wanted, slot->flow_id, index))
 		return;
 	slot->dead = true;
-	if (slot->state == SLOT_IDLE)
-		settle(arfs, slot);
+	if (slot->state == FLOWNIC_SLOT_IDLE)
+		flownic_arfs_settle(arfs, slot);
 }
 
 /* Runs as long as there are flows, whether or not any packets come in. */
@@ -609,10 +386,10 @@ void flownic_arfs_device_gone(struct flownic_ctl *ctl)
 	for (i = 0; i < arfs->size; i++) {
 		struct flownic_arfs_slot *slot = &arfs->slots[i];
 
-		if (slot->state == SLOT_FREE)
+		if (slot->state == FLOWNIC_SLOT_FREE)
 			continue;
-		slot->device = NOWHERE;
-		settle(arfs, slot);
+		slot->device = FLOWNIC_NOWHERE;
+		flownic_arfs_settle(arfs, slot);
 	}
 	spin_unlock_bh(&arfs->lock);
 }
@@ -631,7 +408,7 @@ static int get_classifiers(struct flownic_ctl *ctl)
 
 		tuple.n_proto = n_proto[i / 2];
 		tuple.ip_proto = ip_proto[i % 2];
-		WARN_ON(classifier_of(&tuple) != i);
+		WARN_ON(flownic_arfs_classifier(&tuple) != i);
 		flownic_match_tuple(&match, &tuple);
 		classifier = flownic_classifier_get(ctl, &match);
 		if (IS_ERR(classifier))
@@ -657,7 +434,7 @@ int flownic_arfs_probe(struct flownic_ctl *ctl)
 	INIT_LIST_HEAD(&arfs->free);
 	INIT_LIST_HEAD(&arfs->todo);
 	hash_init(arfs->flows);
-	INIT_DELAYED_WORK(&arfs->program, program_work);
+	INIT_DELAYED_WORK(&arfs->program, flownic_arfs_program);
 	INIT_DELAYED_WORK(&arfs->expire, expire_work);
 	if (!ctl->objects.available || ctl->objects.limits.rules <= ctl->flows.size)
 		return 0;
