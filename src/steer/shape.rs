@@ -8,26 +8,26 @@
 use crate::packet::L3;
 
 /// Source and destination are replaced by their XOR, twice.
-pub const SYM_XOR: u32 = 1 << 9;
+pub(super) const SYM_XOR: u32 = 1 << 9;
 /// The source is replaced by the OR of both, the destination by their XOR.
-pub const SYM_OR_XOR: u32 = 1 << 10;
+pub(super) const SYM_OR_XOR: u32 = 1 << 10;
 /// Where the fields that are left out are: four bits for each [`Flow`], [`SOURCE`] and so on.
 const LEFT_OUT_SHIFT: u32 = 16;
 /// The source address is left out.
-pub const SOURCE: u32 = 1 << 0;
+pub(super) const SOURCE: u32 = 1 << 0;
 /// The destination address is left out.
-pub const DESTINATION: u32 = 1 << 1;
+pub(super) const DESTINATION: u32 = 1 << 1;
 /// The source port is left out.
-pub const SOURCE_PORT: u32 = 1 << 2;
+pub(super) const SOURCE_PORT: u32 = 1 << 2;
 /// The destination port is left out.
-pub const DESTINATION_PORT: u32 = 1 << 3;
+pub(super) const DESTINATION_PORT: u32 = 1 << 3;
 /// All bits that say something here.
-pub const SHAPES: u32 = SYM_XOR | SYM_OR_XOR | 0xffff << LEFT_OUT_SHIFT;
+pub(super) const SHAPES: u32 = SYM_XOR | SYM_OR_XOR | 0xffff << LEFT_OUT_SHIFT;
 
 /// Flow types that fields can be left out of, in the order of their bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Flow {
+pub(super) enum Flow {
     /// TCP over IPv4.
     TcpV4,
     /// UDP over IPv4.
@@ -40,12 +40,13 @@ pub enum Flow {
 
 impl Flow {
     /// What is left out of it.
-    pub fn left_out(self, types: u32) -> u32 {
+    pub(super) fn left_out(self, types: u32) -> u32 {
         types >> (LEFT_OUT_SHIFT + 4 * self as u32) & 0xf
     }
 
     /// The bits that leave these fields out of it.
-    pub fn leave_out(self, fields: u32) -> u32 {
+    #[cfg(test)]
+    pub(super) fn leave_out(self, fields: u32) -> u32 {
         (fields & 0xf) << (LEFT_OUT_SHIFT + 4 * self as u32)
     }
 }
