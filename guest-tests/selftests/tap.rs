@@ -83,12 +83,15 @@ fn failure(comments: &[&str]) -> String {
     lines.join("; ")
 }
 
+/// The text in one line; of a long one the beginning and the end, where commands say what went wrong.
 fn shortened(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(REASON) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line,
+    let letters: Vec<char> = line.chars().collect();
+    if letters.len() <= REASON {
+        return line;
     }
+    let (begin, end) = (&letters[..REASON / 2], &letters[letters.len() - REASON / 2..]);
+    format!("{} ... {}", begin.iter().collect::<String>(), end.iter().collect::<String>())
 }
 
 #[cfg(test)]
@@ -127,6 +130,14 @@ mod tests {
                 "net.lib.py.utils.CmdExitFailure: Command failed; CMD: ethtool -N; STDERR: no"
             )]
         );
+    }
+
+    #[test]
+    fn long_reasons_keep_their_beginning_and_their_end() {
+        let text = format!("1..1\n# Check failed {} too few frames\nnot ok 1 a.b", "x".repeat(1000));
+        let reason = &parse(&text, "")[0].reason;
+        assert!(reason.starts_with("Check failed xxx") && reason.ends_with("xxx too few frames"), "{reason}");
+        assert!(reason.len() < REASON + 10);
     }
 
     #[test]
