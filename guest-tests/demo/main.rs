@@ -91,7 +91,9 @@ impl Task {
 /// Everything that guests need and that takes a while the first time.
 fn prepare() {
     for kernel in [Kernel::Stable, Kernel::Backports] {
-        image::initrd(kernel, false);
+        for with_module in [false, true] {
+            image::initrd(kernel, None, with_module);
+        }
     }
     image::tools();
     build::guest_program();

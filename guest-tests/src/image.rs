@@ -55,6 +55,14 @@ impl Kernel {
     }
 }
 
+/// Archive with the kernel's selftests and what they need, to be unpacked over [`Kernel::Backports`].
+///
+/// # Panics
+/// When it cannot be made.
+pub fn selftests() -> PathBuf {
+    PathBuf::from(recipe("selftests", &[])).join("root.cpio")
+}
+
 impl Qemu {
     /// The program.
     ///
@@ -132,23 +140,27 @@ fn cached(name: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> PathBuf {
 /// How long an initial RAM file system that is of no use any more stays: others may be about to boot it.
 const KEEP: Duration = Duration::from_secs(3600);
 
-/// Initial RAM file system of a guest: the image's, with the agent as its first process and, if asked for, the
-/// reference driver at [`MODULE_PATH`].
+/// Initial RAM file system of a guest: the image's, the archive `over` unpacked over it if there is one, the agent as
+/// its first process and, if asked for, the reference driver at [`MODULE_PATH`].
 ///
 /// # Panics
 /// When it cannot be made.
-pub fn initrd(kernel: Kernel, with_module: bool) -> PathBuf {
+pub fn initrd(kernel: Kernel, over: Option<&Path>, with_module: bool) -> PathBuf {
     let module = with_module.then(|| kernel.module());
     let (base, agent) = (kernel.image().join("base.cpio"), build::agent());
-    let parts = [Some(base.as_path()), Some(agent), module.as_deref()];
-    let versions: Vec<String> = parts.into_iter().flatten().map(version).collect();
-    let prefix = if with_module { "driver" } else { "stock" };
-    let prefix = format!("{prefix}-{}-", kernel.name());
+    let archives: Vec<&Path> = [Some(base.as_path()), over].into_iter().flatten().collect();
+    let parts = archives.iter().copied().chain([agent]).chain(module.as_deref());
+    let versions: Vec<String> = parts.map(version).collect();
+    let content = if with_module { "driver" } else { "stock" };
+    let under = if over.is_some() { "-more" } else { "" };
+    let prefix = format!("{content}{under}-{}-", kernel.name());
     cached(&format!("{prefix}{}.cpio", versions.join("-")), |fresh| {
         forget(&prefix);
         let mut file = File::create(fresh)?;
-        let length = io::copy(&mut File::open(&base)?, &mut file)?;
-        file.write_all(&[0; 3][..(length.next_multiple_of(4) - length) as usize])?;
+        for archive in archives {
+            let length = io::copy(&mut File::open(archive)?, &mut file)?;
+            file.write_all(&[0; 3][..(length.next_multiple_of(4) - length) as usize])?;
+        }
         let mut entries = vec![Entry { path: "init".into(), mode: 0o755, content: fs::read(agent)? }];
         if let Some(module) = &module {
             let path = MODULE_PATH.trim_start_matches('/').to_owned();

@@ -3,6 +3,7 @@
 # kernel that lets users make namespaces. Expects setup.sh.
 
 # Packages that every such tree has: what scripts and make take for granted.
+# shellcheck disable=SC2034 # for whoever makes such a tree
 INSIDE_PACKAGES=(dash bash coreutils findutils grep sed gawk diffutils make binutils)
 
 # usable TREE: gives a tree what its packages' installation scripts would have made.
@@ -18,10 +19,11 @@ usable() {
 # inside TREE FOLDER COMMAND...: runs a command with the tree as its root and FOLDER, the only
 # place that it may write to, as /build. What it prints goes to stderr.
 inside() {
-    local tree=$1 folder=$2
-    local -a namespaces=(unshare --mount --pid --fork --kill-child)
+    local tree=$1 folder=$2 locked=${CACHE_LOCKED:-9}
+    local -a namespaces=(unshare --mount)
     shift 2
     ((!EUID)) || namespaces+=(--map-root-user)
+    # Whatever outlives an interrupted run must not keep the cache locked.
     # shellcheck disable=SC2016 # expanded by the inner shell
     "${namespaces[@]}" sh -euc '
         tree=$1 folder=$2
@@ -32,5 +34,5 @@ inside() {
         mount --bind "$folder" "$tree/build"
         cd "$tree"
         exec chroot . env -i PATH=/usr/sbin:/usr/bin HOME=/tmp LC_ALL=C "$@"
-    ' sh "$tree" "$folder" "$@" >&2
+    ' sh "$tree" "$folder" "$@" >&2 {locked}>&-
 }

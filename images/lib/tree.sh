@@ -103,3 +103,11 @@ make_tool_tree() {
     list=$(packages "$conf" - '.*' "${wanted[@]}")
     tree <<<"$list"
 }
+
+# make_cpio TOOLS ROOT: writes the directory as a cpio archive owned by root, the same bytes
+# for the same content.
+make_cpio() {
+    find "$2" -exec touch -h -d @0 {} +
+    (cd "$2" && find . -mindepth 1 -print0 | LC_ALL=C sort -z |
+        run "$1" cpio --null --create --quiet --format=newc --reproducible --owner=0:0)
+}

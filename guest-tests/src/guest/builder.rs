@@ -17,6 +17,7 @@ pub struct Builder {
     memory: u32,
     modules: Vec<String>,
     driver: Driver,
+    over: Option<PathBuf>,
     nics: Vec<Nic>,
     arguments: Vec<String>,
 }
@@ -31,6 +32,7 @@ impl Builder {
             memory: 512,
             modules: vec!["virtio_net".to_owned()],
             driver: Driver::VirtioNet,
+            over: None,
             nics: Vec::new(),
             arguments: Vec::new(),
         }
@@ -59,6 +61,11 @@ impl Builder {
     /// Driver of the network cards that have none of their own choice; `virtio_net` unless told otherwise.
     pub fn driver(self, driver: Driver) -> Builder {
         Builder { driver, ..self }
+    }
+
+    /// A cpio archive that is unpacked over the image.
+    pub fn over(self, archive: PathBuf) -> Builder {
+        Builder { over: Some(archive), ..self }
     }
 
     /// Modules to load at boot; `virtio_net` unless told otherwise. The reference driver is loaded where a card wants it.
@@ -152,7 +159,7 @@ impl Builder {
             "-kernel",
             &self.kernel.image().join("vmlinux").display().to_string(),
             "-initrd",
-            &image::initrd(self.kernel, with_module).display().to_string(),
+            &image::initrd(self.kernel, self.over.as_deref(), with_module).display().to_string(),
             "-append",
             &append,
             "-serial",
