@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde_json::Value;
+use guest_tests::rig::{Queue, REASONS};
 
 use crate::bench::Way;
 
@@ -14,40 +14,6 @@ A guest with 4 CPUs and a card with 4 queue pairs; the interrupt of queue i goes
 /// Least share of what must be (nearly) all: connections are set up before anything is learned, and netperf has
 /// control connections.
 const NEARLY_ALL: f64 = 0.9;
-
-/// A receive queue's counters.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Queue {
-    /// Frames that the guest got.
-    pub(crate) packets: u64,
-    signals: u64,
-    reasons: [u64; REASONS.len()],
-}
-
-/// Counters of reasons, and what they are called here.
-const REASONS: [(&str, &str); 4] =
-    [("by_filter", "filter"), ("by_learned", "learned"), ("by_rss", "RSS"), ("by_default", "default")];
-
-impl Queue {
-    /// From an object of counters.
-    ///
-    /// # Panics
-    /// When one is missing.
-    pub(crate) fn new(counters: &Value) -> Queue {
-        let get = |name: &str| {
-            let value = counters.get(name).and_then(Value::as_u64);
-            value.unwrap_or_else(|| panic!("No counter {name} in {counters}"))
-        };
-        let reasons = REASONS.map(|(name, _)| get(name));
-        Queue { packets: get("packets"), signals: get("signals"), reasons }
-    }
-
-    fn plus(self, other: &Queue) -> Queue {
-        let mut reasons = self.reasons;
-        reasons.iter_mut().zip(other.reasons).for_each(|(sum, more)| *sum += more);
-        Queue { packets: self.packets + other.packets, signals: self.signals + other.signals, reasons }
-    }
-}
 
 /// One way to steer, measured.
 #[derive(Debug)]
@@ -72,14 +38,13 @@ pub(crate) struct Report {
 
 impl Report {
     fn all(&self) -> Queue {
-        self.queues.iter().fold(Queue::default(), |sum, queue| sum.plus(queue))
+        Queue::sum(&self.queues)
     }
 
     /// Share of packets that the way's own reason decided about.
     fn by_own_reason(&self) -> f64 {
         let all = self.all();
-        let place = REASONS.iter().position(|(name, _)| *name == self.way.reason).unwrap_or_default();
-        share(all.reasons[place], all.packets)
+        share(all.by(self.way.reason), all.packets)
     }
 
     /// Share of packets that arrived where their server runs.
