@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use flownic::config::{DEVICE_FEATURES, NicConfig, PollMode, PortConfig};
+use flownic::config::{DEVICE_FEATURES, InBand, NicConfig, PollMode, PortConfig};
 use flownic::dataplane::worker::{Source, Worker, WorkerHandle};
 use flownic::nic::{Nic, RxQueue, TxQueue};
 use flownic::port::template::{GenConfig, Template};
@@ -47,6 +47,7 @@ impl Bed {
             steer: SteerConfig { queue_pairs: 1, ..SteerConfig::default() },
             learn: LearnConfig::default(),
             capture: None,
+            in_band: InBand::default(),
         };
         let nic = Arc::new(Nic::new(1, config, vec![Arc::clone(&handle)], None));
         nic.features.store(DEVICE_FEATURES, Ordering::Relaxed);

@@ -18,6 +18,7 @@ use crate::port::tap::TapQueue;
 use crate::stats::{Named, NicCounters, NicStats, RxCounters, TxCounters};
 use crate::steer::{LearnTable, RecentFlows, RuleSlot, Steering};
 use crate::trace::Trace;
+use crate::vhost::drivers::DriverWatch;
 use crate::vhost::ring::{RingFault, RxRing, TxRing};
 
 /// An eventfd that tells the guest (call) or the front end (err) something.
@@ -149,6 +150,10 @@ pub struct Nic {
     pub connected: AtomicBool,
     /// What the host set with `link up|down`.
     pub link_up: AtomicBool,
+    /// Whether the guest wants the RSS hash in the header of received frames.
+    pub hash_in_header: AtomicBool,
+    /// Whether the driver that starts is a new one.
+    pub drivers: DriverWatch,
     /// Any receive queue runs.
     has_targets: AtomicBool,
     /// The TAP device on its port, for its carrier.
@@ -186,6 +191,8 @@ impl Nic {
             features: AtomicU64::new(0),
             connected: AtomicBool::new(false),
             link_up: AtomicBool::new(true),
+            hash_in_header: AtomicBool::new(false),
+            drivers: DriverWatch::default(),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),
             trace: Trace::default(),
@@ -253,6 +260,13 @@ impl Nic {
                 err.fire();
             }
         }
+    }
+
+    /// Forgets all that the guest has set up with commands: its driver starts anew, or says so. What the host has set stays,
+    /// and so do learned flows. The caller must not hold the steering lock.
+    pub fn forget_guest(&self) {
+        self.hash_in_header.store(false, Ordering::Relaxed);
+        self.steering.write().expect("steering never panics").filters_mut().reset_objects();
     }
 
     /// The link as the host wants it.

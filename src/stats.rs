@@ -96,6 +96,8 @@ counters! {
         drop_queue_stopped,
         /// Dropped: the sender's checksum or segmentation request made no sense.
         drop_bad_offload,
+        /// Replies to commands put into the guest's buffers; they come from no wire and are not in `packets`.
+        in_band_replies,
         /// Receive buffers that were none (read-only, unmapped, looped); returned to the guest.
         bad_buffers,
         /// Times that the ring was found broken and stopped.
@@ -122,6 +124,14 @@ counters! {
         drop_link_down,
         /// Dropped: the port did not take the frame.
         drop_port,
+        /// Commands to the NIC itself, by either road; they are not in `packets`.
+        in_band_commands,
+        /// Of these, refused: unknown version or kind, or the host does not allow the road.
+        in_band_refused,
+        /// Of these, malformed: a length that can't be, or a reply.
+        in_band_malformed,
+        /// Of these, carried out, but the guest had no receive buffer for the reply.
+        in_band_replies_lost,
         /// Times that the ring was found broken and stopped.
         ring_faults,
     }
@@ -148,6 +158,8 @@ counters! {
         drop_runt,
         /// Front ends that connected.
         connections,
+        /// Drivers that started anew; what the one before had set up was forgotten.
+        driver_starts,
     }
 }
 

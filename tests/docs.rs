@@ -12,7 +12,8 @@ const COUNTERS_HEAD: &str = "# Counters
 `reset-stats`, whatever guests and front ends come and go.
 
 Every frame that comes from the wire is counted in `port_rx_packets` and then once more: in `packets` of a receive queue
-(and there under what decided, `by_...`), or under the reason why it was dropped, `drop_...`.
+(and there under what decided, `by_...`), or under the reason why it was dropped, `drop_...`. Every chain that a guest makes available on a transmit queue is counted once there: as a
+frame in `packets`, as a command in `in_band_commands`, or as neither in `drop_malformed`.
 
 This page is made from the tables in `src/stats.rs`; after a change there run
 `FLOWNIC_WRITE_DOCS=1 cargo test --test docs`.

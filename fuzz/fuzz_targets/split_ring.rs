@@ -74,6 +74,7 @@ fn setup(s: &mut Script<'_>) -> RingSetup {
         header_len: if !mergeable && features & 8 != 0 { 10 } else { 12 },
         mergeable,
         logging: features & 16 != 0,
+        in_band: false,
     };
     if features & 0xe0 == 0xe0 {
         // Parts anywhere, even on top of each other, and now and then where they can't be.

@@ -9,6 +9,7 @@
 //! * [`nic`] and [`traffic`]: interfaces and their counters per queue; netperf, ping and checksummed transfers.
 //! * [`frame`]: frames made by hand, and the receive queue that RSS picks for them.
 //! * [`rig`] and [`stop`]: what the demo and the experiments have in common.
+//! * [`wire`]: a tap and a guest's card, and which queue every frame must arrive on.
 //! * [`wait`]: the only place that waits for something by looking again.
 //!
 //! Environment: `FLOWNIC_BIN` tests that program instead of building one; `FLOWNIC_IMAGES` names the folder with the
@@ -30,6 +31,7 @@ pub mod slots;
 pub mod stop;
 pub mod traffic;
 pub mod wait;
+pub mod wire;
 pub mod workdir;
 
 pub use flownic::Flownic;

@@ -16,7 +16,8 @@ pub(super) struct NicFlags {
     /// Keys: socket=PATH; mode=server|client (client: the front end listens); fd=N (an inherited socket, instead of
     /// socket=); queues=1..31 (default 1); port=tap:NAME|link:NIC|loopback|echo|null|gen:flows=16;size=60;rate=1000
     /// (default null; link leads to a NIC with port=tap, port=link or no port=, and shares its wire); features=-mrg_rxbuf-event_idx; mtu=N (default 1500); capture=FILE; filters=N (rules that fit);
-    /// learn-entries=N and learn-idle=SECONDS (learned flows); rss-table=N; rss-key=HEX:HEX:...
+    /// learn-entries=N and learn-idle=SECONDS (learned flows); rss-table=N; rss-key=HEX:HEX:...;
+    /// in-band=off|user|kernel|all (commands of the guest)
     #[arg(long, value_name = "NAME,KEY=VALUE,...")]
     nic: Vec<NicSettings>,
     #[command(flatten)]

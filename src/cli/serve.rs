@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use flownic::config::{Config, CpuList, PollMode, Settings};
+use flownic::config::{Config, CpuList, InBand, PollMode, Settings};
 use flownic::control::server::{Limits, Server};
 use flownic::control::{ENVIRONMENT, default_path};
 use flownic::daemon::Daemon;
@@ -39,6 +39,10 @@ pub(super) struct Serve {
     /// Record all frames of all NICs in this pcapng file.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+    /// Which commands of guests to their NICs are taken: off, user (from user space), kernel (from drivers) or all
+    /// [default: all].
+    #[arg(long, value_name = "ROADS")]
+    in_band: Option<InBand>,
     /// Print what this back end is as JSON, and exit.
     #[arg(long)]
     print_capabilities: bool,
@@ -51,6 +55,7 @@ impl Serve {
             poll: self.poll,
             control: self.control,
             capture: self.capture,
+            in_band: self.in_band,
             ..Settings::default()
         };
         flags.or(self.nics.settings()?).build().map_err(usage)

@@ -1,6 +1,8 @@
 //! Commands with which a guest programs its NIC: admin commands and control commands of virtio 1.4, by whatever road they
 //! come. `docs/guest-abi.md` has the list.
 
+pub mod channel;
+
 use crate::nic::Nic;
 
 /// What a command is written in.

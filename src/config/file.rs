@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::{ConfigError, CpuList, NicSettings, Settings};
 
-const KEYS: &str = "nic, cpus, poll, control, features, capture";
+const KEYS: &str = "nic, cpus, poll, control, features, capture, in-band";
 
 impl Settings {
     /// Reads a file.
@@ -35,6 +35,7 @@ impl Settings {
                 "poll" => settings.poll = Some(parsed(key, value)?),
                 "control" => settings.control = Some(word(key, value)?.into()),
                 "features" => settings.features = Some(parsed(key, value)?),
+                "in-band" => settings.in_band = Some(parsed(key, value)?),
                 "capture" => settings.capture = Some(word(key, value)?.into()),
                 _ => return Err(format!("unknown key '{key}'; keys are {KEYS}")),
             }
@@ -88,11 +89,13 @@ mod tests {
             cpus = [0, "2-3"]
             poll = "adaptive=7"
             features = ["-mrg_rxbuf", "-event_idx"]
+            in-band = "kernel"
             [[nic]]
             name = "n0"
             socket = "/run/n0.sock"
             queues = 4
             port = "tap:fn0"
+            in-band = "user"
             [[nic]]
             name = "n1"
             fd = 5
@@ -101,7 +104,7 @@ mod tests {
         "#;
         let flags = Settings {
             nics: [
-                "n0,socket=/run/n0.sock,queues=4,port=tap:fn0",
+                "n0,socket=/run/n0.sock,queues=4,port=tap:fn0,in-band=user",
                 "n1,fd=5,features=+event_idx,port=gen:flows=16;size=100",
             ]
             .iter()
@@ -112,6 +115,7 @@ mod tests {
             control: Some("/run/c.sock".into()),
             features: Some("-mrg_rxbuf,-event_idx".parse().unwrap()),
             capture: None,
+            in_band: Some("kernel".parse().unwrap()),
         };
         let build = |s: Settings| format!("{:?}", s.build().unwrap());
         assert_eq!(build(Settings::from_toml(file).unwrap()), build(flags));

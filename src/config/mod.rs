@@ -21,6 +21,7 @@ use std::time::Duration;
 use crate::port::template::GenConfig;
 use crate::steer::{LearnConfig, SteerConfig};
 use crate::vhost::Endpoint;
+use crate::virtio::channel::Road;
 use crate::virtio::*;
 
 /// Queue pairs of a NIC, at most: the protocol crate's limit of 64 rings, less a control queue.
@@ -81,6 +82,39 @@ pub enum PortConfig {
     Gen(GenConfig),
 }
 
+/// Which roads commands of the guest may take ("The channel" in `docs/guest-abi.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InBand {
+    /// None: nothing is a command.
+    Off,
+    /// From user space, as frames.
+    User,
+    /// From the kernel, in chains with device-writable buffers.
+    Kernel,
+    /// Both.
+    #[default]
+    All,
+}
+
+impl InBand {
+    /// The words for it.
+    pub const NAMES: [(&'static str, InBand); 4] =
+        [("off", InBand::Off), ("user", InBand::User), ("kernel", InBand::Kernel), ("all", InBand::All)];
+
+    /// The word for this.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
+
+    /// Whether commands that come by this road are carried out.
+    pub fn allows(self, road: Road) -> bool {
+        match road {
+            Road::Kernel => matches!(self, InBand::Kernel | InBand::All),
+            Road::User => matches!(self, InBand::User | InBand::All),
+        }
+    }
+}
+
 /// One NIC.
 #[derive(Debug, Clone)]
 pub struct NicConfig {
@@ -102,6 +136,8 @@ pub struct NicConfig {
     pub learn: LearnConfig,
     /// Where its frames are recorded.
     pub capture: Option<PathBuf>,
+    /// Which roads commands of the guest may take.
+    pub in_band: InBand,
 }
 
 /// The whole process.

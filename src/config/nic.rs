@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{ConfigError, FeatureEdits, MAX_QUEUE_PAIRS, NicConfig, PortConfig, resolve_features};
+use super::{ConfigError, FeatureEdits, InBand, MAX_QUEUE_PAIRS, NicConfig, PortConfig, resolve_features};
 use crate::steer::{LearnConfig, RssKey, SteerConfig, TABLE_MAX};
 use crate::vhost::Endpoint;
 
@@ -25,7 +25,7 @@ const IDLE_MAX: u16 = 16383;
 const SOCKET_PATH_MAX: usize = 107;
 
 const KEYS: &str = "socket, mode, fd, queues, port, features, mtu, capture, filters, learn-entries, learn-idle, \
-                    rss-table, rss-key";
+                    rss-table, rss-key, in-band";
 const PORTS: &str = "tap:NAME, link:NIC, loopback, echo, null or gen[:flows=N;size=N;rate=N...]";
 
 /// What was said about one NIC.
@@ -48,6 +48,7 @@ pub struct NicSettings {
     learn_idle: Option<u16>,
     rss_table: Option<u16>,
     rss_key: Option<RssKey>,
+    in_band: Option<InBand>,
 }
 
 impl NicSettings {
@@ -83,6 +84,7 @@ impl NicSettings {
             "learn-idle" => self.learn_idle = Some(at.number(1, IDLE_MAX.into())? as u16),
             "rss-table" => self.rss_table = Some(at.table()?),
             "rss-key" => self.rss_key = Some(parse_key(value).map_err(|e| at.because(e))?),
+            "in-band" => self.in_band = Some(at.choice(&InBand::NAMES)?),
             _ => {
                 return Err(ConfigError::UnknownKey {
                     nic: self.name.clone(),
@@ -111,6 +113,7 @@ impl NicSettings {
         &self,
         features: &FeatureEdits,
         capture: Option<&PathBuf>,
+        in_band: InBand,
     ) -> Result<NicConfig, ConfigError> {
         let nic = || self.name.clone();
         let endpoint = match (&self.socket, self.fd) {
@@ -141,6 +144,7 @@ impl NicSettings {
                 idle_secs: self.learn_idle.unwrap_or(learn.idle_secs),
             },
             capture: self.capture.as_ref().or(capture).cloned(),
+            in_band: self.in_band.unwrap_or(in_band),
         })
     }
 }
@@ -207,7 +211,11 @@ impl Setting<'_> {
     }
 
     fn choice<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, ConfigError> {
-        let names = || choices.iter().map(|c| c.0).collect::<Vec<_>>().join(" or ");
+        let names = || {
+            let (last, rest) = choices.split_last().expect("there is a choice");
+            let rest = rest.iter().map(|c| c.0).collect::<Vec<_>>().join(", ");
+            format!("{rest} or {}", last.0)
+        };
         choices.iter().find(|c| c.0 == self.value).map(|c| c.1).ok_or_else(|| self.refuse(names()))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Config, FeatureEdits, NicConfig, NicSettings, PollMode, PortConfig};
+use super::{Config, FeatureEdits, InBand, NicConfig, NicSettings, PollMode, PortConfig};
 use crate::vhost::Endpoint;
 
 /// How long `adaptive` polls unless told otherwise.
@@ -126,6 +126,9 @@ pub enum ConfigError {
     /// An idle mode that is none.
     #[error("'{0}' is no poll mode: off, adaptive, adaptive=USECS (1 to {ADAPTIVE_MAX}) and always are")]
     Poll(String),
+    /// Roads for commands that are none.
+    #[error("'{0}' says not which commands of guests are taken: off, user, kernel and all do")]
+    InBand(String),
     /// CPUs that are none.
     #[error("'{0}' is no list of CPUs: write it as 0,2-3 (numbers up to {CPU_MAX}, each once)")]
     Cpus(String),
@@ -151,6 +154,15 @@ impl FromStr for PollMode {
             (_, Some(usecs)) => Ok(PollMode::Adaptive(Duration::from_micros(usecs))),
             _ => Err(ConfigError::Poll(s.into())),
         }
+    }
+}
+
+impl FromStr for InBand {
+    type Err = ConfigError;
+
+    fn from_str(s: &str) -> Result<Self, ConfigError> {
+        let found = InBand::NAMES.iter().find(|(name, _)| *name == s);
+        found.map(|(_, roads)| *roads).ok_or_else(|| ConfigError::InBand(s.into()))
     }
 }
 
@@ -192,6 +204,8 @@ pub struct Settings {
     pub features: Option<FeatureEdits>,
     /// Where the frames of all NICs are recorded.
     pub capture: Option<PathBuf>,
+    /// Which commands of the guests of all NICs are taken; all unless said.
+    pub in_band: Option<InBand>,
 }
 
 impl Settings {
@@ -206,6 +220,7 @@ impl Settings {
             control: self.control.or(others.control),
             features: self.features.or(others.features),
             capture: self.capture.or(others.capture),
+            in_band: self.in_band.or(others.in_band),
         }
     }
 
@@ -218,7 +233,7 @@ impl Settings {
         let mut nics = self
             .nics
             .iter()
-            .map(|n| n.build(&features, self.capture.as_ref()))
+            .map(|n| n.build(&features, self.capture.as_ref(), self.in_band.unwrap_or_default()))
             .collect::<Result<Vec<_>, _>>()?;
         if nics.is_empty() {
             return Err(ConfigError::NoNic);

@@ -21,6 +21,8 @@ pub struct NicStatus {
     pub queues: u16,
     /// Where its frames are recorded.
     pub capture: Option<String>,
+    /// Which commands of the guest are taken: `off`, `user`, `kernel` or `all`.
+    pub in_band: String,
     /// Whether a front end is connected.
     pub connected: bool,
     /// Features that its driver has negotiated; none without a driver.

@@ -76,6 +76,7 @@ pub(super) fn show(nic: &Nic, now: Tick) -> NicStatus {
         mtu: config.mtu,
         queues: config.queue_pairs,
         capture: config.capture.as_ref().map(|p| p.display().to_string()),
+        in_band: config.in_band.name().into(),
         connected: nic.connected.load(Ordering::Relaxed),
         features: feature_names(negotiated(nic)),
         link_up: nic.is_link_up(),

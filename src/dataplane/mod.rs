@@ -1,8 +1,11 @@
 //! The data plane: what a worker does with frames, in both directions.
 //!
 //! [`worker::Worker::step`] is all of it: for each queue pair that the worker serves, frames that the port has are
-//! received ([`rx`]), and frames that the guest has are sent ([`tx`]).
+//! received ([`rx`]), and frames that the guest has are sent ([`tx`]); commands among them are carried out.
 
+#[cfg(test)]
+mod hash_tests;
+mod in_band;
 pub mod rx;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -12,6 +15,7 @@ pub mod tx;
 pub mod worker;
 
 use crate::nic::Notifier;
+use crate::offload::RxHash;
 use crate::stats::Counter;
 use crate::steer::{Tick, VerdictCache};
 use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces, SplitRing};
@@ -28,6 +32,8 @@ pub struct Context {
     first: [u8; 64],
     last: [u8; 64],
     next: [u8; BATCH],
+    /// The RSS hash of each frame, if the guest wants it.
+    hashes: [Option<RxHash>; BATCH],
     /// Room for a frame that has to be worked on as a whole.
     frame: Box<[u8]>,
     /// Pieces of a frame for a system call.
@@ -44,6 +50,7 @@ impl Context {
             first: [0; 64],
             last: [0; 64],
             next: [0; BATCH],
+            hashes: [None; BATCH],
             frame: vec![0; MAX_FRAME].into(),
             pieces: Pieces::default(),
         }

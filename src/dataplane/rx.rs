@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Context, signal};
 use crate::nic::{Nic, RxQueue};
-use crate::offload::{self, Accepts, Plan};
+use crate::offload::{self, Accepts, Plan, RxHash};
 use crate::port::capture::Capture;
 use crate::steer::{DropReason, Reason, Verdict};
 use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
@@ -33,17 +33,24 @@ pub fn receive(nic: &Nic, batch: &mut FrameBatch<'_>, frames: Frames, cx: &mut C
         return nic.counters.drop_link_down.add_shared(u64::from(frames.count_ones()));
     }
     batch.parse();
-    let (mut queues, reasons) = steer(nic, batch, frames, cx);
+    let hashed = nic.hash_in_header.load(Ordering::Relaxed);
+    let (mut queues, reasons) = steer(nic, batch, frames, hashed, cx);
     let accepts = nic.accepts();
     while queues != 0 {
         let queue = queues.trailing_zeros() as usize;
         queues &= queues - 1;
-        deliver(nic, queue, batch, accepts, &reasons, cx);
+        deliver(nic, queue, batch, accepts, hashed, &reasons, cx);
     }
 }
 
 /// Decides for each frame. Returns the queues that get some (bit per queue), chained up in the context, and why.
-fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) -> (u64, [Reason; BATCH]) {
+fn steer(
+    nic: &Nic,
+    batch: &FrameBatch<'_>,
+    frames: Frames,
+    hashed: bool,
+    cx: &mut Context,
+) -> (u64, [Reason; BATCH]) {
     let mut queues = 0u64;
     let mut reasons = [Reason::Default; BATCH];
     let hits = &nic.rule_hits[cx.worker];
@@ -79,6 +86,10 @@ fn steer(nic: &Nic, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) ->
                 reasons[i] = reason;
             }
             Verdict::Drop { reason, .. } => count_drop(nic, reason),
+        }
+        if hashed {
+            let hash = steering.hash(h, verdict);
+            cx.hashes[i] = hash.map(|(value, report)| RxHash { value, ports: report.has_ports() });
         }
         if traced {
             let len = batch.frame(i).len();
@@ -139,6 +150,7 @@ fn deliver(
     queue: usize,
     batch: &FrameBatch<'_>,
     accepts: Accepts,
+    hashed: bool,
     reasons: &[Reason; BATCH],
     cx: &mut Context,
 ) {
@@ -161,14 +173,15 @@ fn deliver(
         i = cx.next[index];
         let frame = batch.frame(index);
         tally.reason = reasons[index];
+        let hash = if hashed { cx.hashes[index] } else { None };
         let result = match offload::plan(&frame.net, frame.len(), accepts) {
             Plan::AsIs => {
-                let net = offload::rx_header(frame.net, accepts);
+                let net = with_hash(hash, offload::rx_header(frame.net, accepts));
                 let result = q.ring.push(net, frame.head(), batch.tail(index), frame.len());
                 tally.count(result, frame.len())
             }
-            Plan::Checksum => checksum(q, batch, index, &mut cx.frame, &mut tally),
-            Plan::Segment => segment(q, batch, index, &mut cx.frame, &mut tally),
+            Plan::Checksum => checksum(q, batch, index, hash, &mut cx.frame, &mut tally),
+            Plan::Segment => segment(q, batch, index, hash, &mut cx.frame, &mut tally),
             Plan::Invalid(_) => {
                 tally.bad_offload += 1;
                 Ok(())
@@ -211,6 +224,7 @@ fn checksum(
     q: &mut RxQueue,
     batch: &FrameBatch<'_>,
     i: usize,
+    hash: Option<RxHash>,
     room: &mut [u8],
     tally: &mut Tally,
 ) -> Result<(), RingFault> {
@@ -222,16 +236,28 @@ fn checksum(
         return Ok(());
     }
     tally.checksummed += 1;
-    push_plain(q, frame, &[], tally)
+    push_plain(q, frame, &[], hash, tally)
 }
 
 /// Delivers a frame that leaves the guest nothing to do, in two pieces.
-fn push_plain(q: &mut RxQueue, first: &[u8], second: &[u8], tally: &mut Tally) -> Result<(), RingFault> {
+fn push_plain(
+    q: &mut RxQueue,
+    first: &[u8],
+    second: &[u8],
+    hash: Option<RxHash>,
+    tally: &mut Tally,
+) -> Result<(), RingFault> {
     // The first piece may be longer than a head: a whole frame, or the headers of a segment.
     let (head, rest) = first.split_at(first.len().min(HEAD));
     let tail = [Segment::from_slice(rest), Segment::from_slice(second)];
     let len = first.len() + second.len();
-    tally.count(q.ring.push(NetHeader::default(), head, &tail, len), len)
+    tally.count(q.ring.push(with_hash(hash, NetHeader::default()), head, &tail, len), len)
+}
+
+/// The header with the frame's hash, if it has one that its guest wants to see.
+#[inline(always)]
+fn with_hash(hash: Option<RxHash>, net: NetHeader) -> NetHeader {
+    hash.map_or(net, |hash| hash.put_into(net))
 }
 
 /// For a guest that does not take large frames of this kind.
@@ -240,6 +266,7 @@ fn segment(
     q: &mut RxQueue,
     batch: &FrameBatch<'_>,
     i: usize,
+    hash: Option<RxHash>,
     room: &mut [u8],
     tally: &mut Tally,
 ) -> Result<(), RingFault> {
@@ -248,7 +275,7 @@ fn segment(
     let mut result = Ok(());
     let cut = offload::segment(frame, &batch.frame(i).net, &mut |headers: &[u8], payload: &[u8]| {
         if result.is_ok() {
-            result = push_plain(q, headers, payload, tally);
+            result = push_plain(q, headers, payload, hash, tally);
         }
     });
     match cut {

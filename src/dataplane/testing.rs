@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::worker::WorkerHandle;
 use super::{Context, rx};
-use crate::config::{NicConfig, PortConfig};
+use crate::config::{InBand, NicConfig, PortConfig};
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
 use crate::port::capture::Capture;
 use crate::port::template::Template;
@@ -79,6 +79,7 @@ pub(crate) fn config(pairs: u16) -> NicConfig {
         steer: SteerConfig { queue_pairs: pairs, ..SteerConfig::default() },
         learn: LearnConfig::default(),
         capture: None,
+        in_band: InBand::All,
     }
 }
 

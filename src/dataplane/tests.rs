@@ -283,6 +283,30 @@ fn a_step_is_busy_while_there_is_something() {
 }
 
 #[test]
+fn a_step_carries_out_one_command_for_each_queue() {
+    let mut bed = Bed::new(2, 0);
+    let command = [&[2; 12][..], &[0x88, 0xb5], b"flwn", &[1, 2], &[0; 40]].concat();
+    for q in &mut bed.tx {
+        q.guest.setup.in_band = true;
+    }
+    for i in 0..2 {
+        let ring = bed.tx[i].guest.tx();
+        bed.nic.tx[i].change(|q| q.as_mut().unwrap().ring = ring);
+        (0..20).for_each(|_| _ = bed.tx[i].guest.send(&command));
+    }
+    let sources = (0..2).map(|i| Source::new(bed.nic.clone(), i, PortQueue::Null)).collect();
+    let mut worker = Worker::new(bed.worker.clone(), sources, PollMode::Off, Instant::now()).unwrap();
+    for n in 1..=20 {
+        assert_eq!(worker.step(), 2);
+        for i in 0..2 {
+            let counts = [("signals", n), ("in_band_commands", n), ("in_band_replies_lost", n)];
+            assert_eq!(tx_counts(&bed, i), counts);
+        }
+    }
+    assert_eq!((worker.step(), nic_counts(&bed)), (0, vec![]));
+}
+
+#[test]
 fn a_sleeping_worker_is_woken_by_a_kick_and_counts_it_and_a_polling_one_needs_none() {
     for poll in [PollMode::Off, PollMode::Adaptive(Duration::from_nanos(1)), PollMode::Always] {
         let mut bed = Bed::new(1, 0);

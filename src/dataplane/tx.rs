@@ -1,7 +1,7 @@
 //! Guest to wire: frames out of a transmit ring, into the port.
 
 use super::rx::Frames;
-use super::{Context, rx, signal};
+use super::{Context, in_band, rx, signal};
 use crate::nic::{Nic, TxQueue};
 use crate::port::{Port, PortQueue};
 use crate::steer::RecentFlows;
@@ -56,6 +56,7 @@ fn burst(
             c.drop_link_down.add(frames);
         }
     }
+    in_band::serve(nic, i, &mut q.ring, cx);
     let taken = q.ring.complete();
     if taken == 0 {
         return Ok(0);

@@ -14,6 +14,7 @@
 //! give a [`BadOffload`], never a panic.
 
 mod checksum;
+mod hash;
 mod segment;
 
 use crate::virtio::{
@@ -22,6 +23,7 @@ use crate::virtio::{
 };
 
 pub use checksum::{Sum, checksum};
+pub use hash::RxHash;
 pub use segment::{MAX_HEADERS, MAX_SEGMENTS, segment};
 
 /// Length of an Ethernet header without tags; no checksum starts before its end.

@@ -214,14 +214,6 @@ pub fn tun_is_persistent(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(i32::from(flags) & libc::IFF_PERSIST != 0)
 }
 
-/// `TUNSETQUEUE`: attaches or detaches the queue of a multi-queue device that `fd` is.
-pub fn tun_attach_queue(fd: BorrowedFd<'_>, attach: bool) -> io::Result<()> {
-    let mut req = ifreq("")?;
-    let flags = if attach { libc::IFF_ATTACH_QUEUE } else { libc::IFF_DETACH_QUEUE };
-    req.ifr_ifru.ifru_flags = flags as c_short;
-    ioctl_ifreq(fd, libc::TUNSETQUEUE, &mut req)
-}
-
 /// `TUNSETVNETHDRSZ` and `TUNSETVNETLE`: a virtio-net header of `size` bytes, little-endian, precedes each frame.
 pub fn tun_set_vnet_header(fd: BorrowedFd<'_>, size: usize) -> io::Result<()> {
     ioctl_int(fd, libc::TUNSETVNETHDRSZ, size as c_int)?;

@@ -334,12 +334,6 @@ impl TapQueue {
         sys::tun_set_carrier(self.file.as_fd(), up)
     }
 
-    /// Takes this queue of a multi-queue device into service or out of it: the kernel chooses among those in
-    /// service. A single-queue device refuses.
-    pub fn set_attached(&self, attached: bool) -> io::Result<()> {
-        sys::tun_attach_queue(self.file.as_fd(), attached)
-    }
-
     /// Reads one frame into `buf`; `None` when there is none.
     pub fn read(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         retry(|| (&self.file).read(buf))

@@ -379,26 +379,6 @@ fn replies_come_on_the_queue_that_sent_the_flow() {
 }
 
 #[test]
-fn a_queue_can_be_taken_out_of_service() {
-    in_netns("a_queue_can_be_taken_out_of_service", &[], || {
-        let queues = open("fn0", 2).unwrap();
-        configure("fn0", 1);
-        queues[0].set_attached(false).unwrap();
-        let socket = UdpSocket::bind("10.0.1.1:7777").unwrap();
-        for port in 9000..9032 {
-            socket.send_to(b"any", ("10.0.1.2", port)).unwrap();
-        }
-        for port in 9000u16..9032 {
-            let (_, f) = read_frame(&queues[1], |f| is_ip(f, 17));
-            assert_eq!(f[36..38], port.to_be_bytes());
-        }
-        queues[0].set_attached(true).unwrap();
-        let single = open("one", 1).unwrap();
-        single[0].set_attached(false).unwrap_err();
-    });
-}
-
-#[test]
 fn offloads_are_agreed_step_by_step() {
     in_netns("offloads_are_agreed_step_by_step", &[], || {
         let queue = &open("fn0", 1).unwrap()[0];

@@ -3,15 +3,17 @@
 //! # Theory of operation
 //!
 //! Deciding about a packet takes a look into the rules, the learned flows and the RSS table, each with a hash of its own.
-//! Most packets follow others of the same flow, so each worker keeps verdicts, direct-mapped, for whole sets of headers: a verdict
-//! is a function of the headers and of the state of steering alone, and an entry holds both, the latter as a *stamp* that is
-//! never the same again once anything has changed that could change a verdict ([`Steering::stamp`]). So an entry is
-//! either right or does not match, and nothing ever has to be removed. Costs stay the same however many rules there are.
+//! Most packets follow others of the same flow, so each worker keeps verdicts, direct-mapped: a verdict is a function of the
+//! fields that steering can look at (a [`Key`] holds all of them) and of the state of steering alone, and an entry holds
+//! both, the latter as a *stamp* that is never the same again once anything has changed that could change a verdict
+//! ([`Steering::stamp`]). So an entry is either right or does not match, and nothing ever has to be removed. Costs stay
+//! the same however many rules there are.
 //!
 //! The place of an entry is a cheap, unkeyed mix of the flow: who makes flows collide here loses the shortcut for them,
 //! and nothing else. Packets that are no flow (ARP, fragments, malformed ones) always take the long way.
 
 use super::Verdict;
+use super::key::Key;
 use crate::packet::Headers;
 
 /// Verdicts that are kept.
@@ -20,7 +22,7 @@ const VERDICTS: usize = 256;
 struct Entry {
     /// 0 is no stamp.
     stamp: u64,
-    headers: Headers,
+    key: Key,
     verdict: Verdict,
 }
 
@@ -32,7 +34,7 @@ impl Default for VerdictCache {
         let none = Verdict::Drop { reason: super::DropReason::NoQueue, rule: None };
         VerdictCache(Box::new(std::array::from_fn(|_| Entry {
             stamp: 0,
-            headers: Headers::default(),
+            key: Key::default(),
             verdict: none,
         })))
     }
@@ -43,26 +45,26 @@ impl VerdictCache {
     /// taken before, and is not 0.
     #[inline]
     pub fn verdict(&mut self, stamp: u64, headers: &Headers, decide: impl FnOnce() -> Verdict) -> Verdict {
-        let Some(place) = place(headers) else { return decide() };
-        let entry = &mut self.0[place];
-        if entry.stamp == stamp && entry.headers == *headers {
+        if headers.ports.is_none() {
+            return decide();
+        }
+        let key = Key::of(headers);
+        let entry = &mut self.0[place(&key)];
+        if entry.stamp == stamp && entry.key.same(&key) {
             return entry.verdict;
         }
         let verdict = decide();
-        *entry = Entry { stamp, headers: *headers, verdict };
+        *entry = Entry { stamp, key, verdict };
         verdict
     }
 }
 
+/// By addresses and ports, and by TCP flags: segments of one flow that differ in them must not push each other out.
 #[inline]
-fn place(h: &Headers) -> Option<usize> {
-    let ports = h.ports?;
-    let [a, b, c, d] = h.addr();
-    // Segments of one TCP flow differ in their flags; they must not push each other out.
-    let rest = u64::from(ports.0) << 32 | u64::from(ports.1) << 16 | u64::from(h.tcp_flags.unwrap_or(0));
+fn place(&Key([_, _, a, b, c, d, rest]): &Key) -> usize {
     let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ rest.rotate_left(8))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Some((mixed >> (u64::BITS - VERDICTS.trailing_zeros())) as usize)
+    (mixed >> (u64::BITS - VERDICTS.trailing_zeros())) as usize
 }
 
 #[cfg(test)]

@@ -228,6 +228,11 @@ impl Steering {
         Verdict::Queue { queue, reason, rule: None }
     }
 
+    /// The RSS hash of a packet with this verdict, for who wants to see it, and what it covers; `None` if no hash type applies.
+    pub fn hash(&self, h: &Headers, _verdict: Verdict) -> Option<(u32, HashReport)> {
+        self.rss.hash(h)
+    }
+
     /// Stands for all that a verdict depends on beside the packet: as long as it stays the same, verdicts do. `nic` (1 to
     /// 65535) tells several NICs apart. Take it while the lock is held under which verdicts are reached.
     #[inline]

@@ -71,6 +71,13 @@ pub enum HashReport {
     UdpV6 = 6,
 }
 
+impl HashReport {
+    /// Whether ports were hashed, too.
+    pub fn has_ports(self) -> bool {
+        !matches!(self, HashReport::Ipv4 | HashReport::Ipv6)
+    }
+}
+
 /// What is wrong with an RSS configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RssError {

@@ -10,6 +10,7 @@
 //! * [`ring`]: one virtqueue, cooked (chains, kicks, signals) and raw (any byte anywhere).
 //! * [`front`]: [`Guest`], the negotiation and its builder.
 //! * [`traffic`]: frames in and out of a [`Guest`].
+//! * [`in_band`]: commands of the guest to its NIC, and replies.
 //! * [`frame`]: builders and a verifier of Ethernet frames.
 //! * [`testpmd`]: DPDK's test program as another driver.
 //! * [`process`]: the `flownic` binary as a child and what it uses; [`control`]: a client of its control socket.
@@ -23,6 +24,7 @@ pub mod control;
 mod dial;
 pub mod frame;
 pub mod front;
+pub mod in_band;
 pub mod memory;
 pub mod process;
 pub mod proto;
@@ -40,6 +42,7 @@ mod tests;
 pub use builder::Builder;
 pub use control::Control;
 pub use front::Guest;
+pub use in_band::{Command, Reply};
 pub use process::Flownic;
 pub use ring::{Desc, Ring, Seg};
 pub use testpmd::Testpmd;

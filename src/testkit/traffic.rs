@@ -141,23 +141,6 @@ impl Guest {
         }
     }
 
-    /// Sends bytes (header included) with a writable tail of `reply` bytes, and returns what the device wrote.
-    pub fn transact(&mut self, pair: usize, bytes: &[u8], reply: u32, until: Instant) -> Option<Vec<u8>> {
-        assert!(self.drain_tx(pair, until), "transmit queue {pair} does not drain");
-        let mut segs = self.place(bytes, &Layout::joined());
-        let addr = self.ram.alloc(reply.into());
-        segs.push(Seg { addr, len: reply, writable: true });
-        self.tx(pair).add(&segs, false).expect("an empty ring");
-        self.flush_tx(pair);
-        if !self.tx(pair).wait_used(until) {
-            return None;
-        }
-        let used = self.tx(pair).take_used().expect("waited for");
-        let answer = self.ram.read(addr, used.len.min(reply) as usize);
-        self.free_segs(&used.segs);
-        Some(answer)
-    }
-
     /// Posts receive buffers until the ring is full; returns how many.
     pub fn fill_rx(&mut self, pair: usize) -> usize {
         let mut count = 0;

@@ -54,6 +54,7 @@ impl VhostUserBackend for NetBackend {
         self.connection.stop_all();
         self.connection.set_features(0);
         self.connection.nic.learned.clear();
+        self.connection.nic.forget_guest();
     }
 
     fn set_event_idx(&self, _enabled: bool) {

@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod dirty;
+pub mod drivers;
 mod relay;
 pub mod ring;
 mod socket;

@@ -21,7 +21,8 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use super::dirty::DirtyLog;
 use super::ring::{Memory, RingFault, RingSetup, RxRing, SplitRing, TxRing};
-use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
+use crate::config::InBand;
+use crate::nic::{Nic, Notifier, RxQueue, Slot, TxQueue};
 use crate::port::sys::adopt_eventfd;
 use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
 
@@ -192,6 +193,7 @@ impl NetVring {
             indirect: has(F_INDIRECT_DESC),
             mergeable: has(F_MRG_RXBUF),
             logging: has(F_LOG_ALL),
+            in_band: nic.config.in_band != InBand::Off,
             // 5.1.6.1: without VERSION_1 the header has no num_buffers, unless buffers can be merged.
             header_len: if has(F_VERSION_1 | F_MRG_RXBUF) { NetHeader::SIZE } else { NetHeader::SIZE - 2 },
             ..c.setup
@@ -208,6 +210,11 @@ impl NetVring {
         } else {
             let kick = c.kick.as_ref().expect("should_run() saw it").try_clone()?;
             let queue = TxQueue::new(TxRing::start(memory, setup)?, call, err, kick);
+            if i == 0 && nic.drivers.starts(setup.base) {
+                // Before the ring may bring the new driver's first command.
+                nic.forget_guest();
+                nic.counters.driver_starts.add_shared(1);
+            }
             nic.workers[i].watch(&queue.kick)?;
             nic.tx[i].change(|slot| *slot = Some(queue));
         }
@@ -219,15 +226,25 @@ impl NetVring {
     /// Takes the queue out of its slot; returns where it was, unless its guest broke it before.
     fn stop(&self) -> Option<u16> {
         let (nic, i) = (self.nic(), self.pair());
-        if self.receives() {
+        let base = if self.receives() {
             let queue = nic.rx[i].change(Option::take);
             nic.update_targets();
-            Some(queue?.ring.base())
+            queue.map(|q| q.ring.base())
         } else {
-            let queue = nic.tx[i].change(Option::take)?;
-            nic.workers[i].unwatch(&queue.kick);
-            Some(queue.ring.base())
+            let queue = nic.tx[i].change(Option::take);
+            let base = queue.as_ref().map(|q| q.ring.base());
+            if let Some(queue) = queue {
+                nic.workers[i].unwatch(&queue.kick);
+            }
+            if i == 0 {
+                nic.drivers.stopped(base);
+            }
+            base
+        };
+        if !nic.rx.iter().any(Slot::is_running) && !nic.tx.iter().any(Slot::is_running) {
+            nic.drivers.all_stopped();
         }
+        base
     }
 
     /// Changes what a queue keeps for as long as it runs (the worker waits on the kick): one that runs is stopped before and

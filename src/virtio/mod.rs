@@ -2,6 +2,8 @@
 //!
 //! Section numbers are those of virtio 1.4 (committee specification 01).
 
+pub mod channel;
+
 use std::fmt;
 
 /// A named feature bit of the network device (5.1.3) or of the transport (6).
@@ -96,6 +98,10 @@ const _: () = assert!(size_of::<NetHeader>() == NetHeader::SIZE);
 pub const HDR_F_NEEDS_CSUM: u8 = 1;
 /// The checksum has been verified.
 pub const HDR_F_DATA_VALID: u8 = 2;
+/// flownic's own: the frame's RSS hash is in fields that are unused otherwise, if the guest has asked for it.
+pub const HDR_F_HASH: u8 = 0x80;
+/// Beside [`HDR_F_HASH`]: the hash covers ports.
+pub const HDR_F_HASH_PORTS: u8 = 0x40;
 /// No segmentation.
 pub const GSO_NONE: u8 = 0;
 /// TCP over IPv4.

@@ -9,6 +9,7 @@ mod datapath;
 mod eventfds;
 mod garbage;
 mod hostile;
+mod inband;
 mod isolation;
 mod leaks;
 mod lifecycle;

@@ -42,6 +42,7 @@ pub(super) fn show(n: &NicStatus) -> String {
         s.rules_capacity
     );
     let _ = writeln!(text, "  features: {}", or_none(&n.features));
+    let _ = writeln!(text, "  commands of the guest: {}", n.in_band);
     if let Some(capture) = &n.capture {
         let _ = writeln!(text, "  capture: {capture}");
     }

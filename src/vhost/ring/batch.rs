@@ -219,6 +219,20 @@ impl<'m> FrameBatch<'m> {
         self.len += 1;
     }
 
+    /// EtherType bytes of the last frame added, which has an Ethernet header.
+    #[inline(always)]
+    pub(super) fn last_ethertype(&self) -> [u8; 2] {
+        let head = &self.store.frames[self.len - 1].head;
+        [head[12], head[13]]
+    }
+
+    /// Takes the last frame out again.
+    pub(super) fn drop_last(&mut self) {
+        self.len -= 1;
+        let first_segment = self.store.frames[self.len].first_segment;
+        self.store.segments.truncate(first_segment as usize);
+    }
+
     /// Frame `i`.
     #[inline]
     pub fn frame(&self, i: usize) -> &Frame {

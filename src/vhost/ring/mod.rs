@@ -15,6 +15,7 @@
 
 mod batch;
 mod chain;
+mod command;
 mod memory;
 mod rx;
 mod split;
@@ -25,6 +26,7 @@ mod tests;
 mod tx;
 
 pub use batch::{BATCH, BatchStore, Frame, FrameBatch, HEAD, Pieces, Segment};
+pub use command::Command;
 pub use memory::Memory;
 pub use rx::{RxRefused, RxRing};
 pub use split::{RingFault, RingSetup, SplitRing};

@@ -43,6 +43,8 @@ pub struct RingSetup {
     pub mergeable: bool,
     /// Pages that are written must be marked in the migration log.
     pub logging: bool,
+    /// Commands to the NIC itself are taken out of a transmit ring (in-band channel).
+    pub in_band: bool,
 }
 
 /// Why a ring can't start or has stopped: the guest or its front end broke the ring's own rules.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use super::batch::{BATCH, BatchStore, FrameBatch, HEAD, Segment};
 use super::chain::{self, BadChain};
+use super::command::{Command, Pending};
 use super::memory::Memory;
 use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
 use super::{MAX_FRAME, MIN_FRAME, copy_head, prefetch};
 use crate::virtio::NetHeader;
+use crate::virtio::channel::ETHERTYPE_CHANNEL;
 
 /// A started transmit ring.
 pub struct TxRing {
@@ -17,6 +19,8 @@ pub struct TxRing {
     heads: [u16; BATCH],
     taken: usize,
     malformed: u64,
+    /// The command that the last pop ended with.
+    pending: Pending,
 }
 
 /// What both kinds of ring have in common.
@@ -43,17 +47,19 @@ impl TxRing {
         let mut ring = SplitRing::start(memory, setup)?;
         // The worker looks by itself, and asks for kicks before it goes to sleep.
         ring.refuse_kicks();
-        Ok(TxRing { ring, heads: [0; BATCH], taken: 0, malformed: 0 })
+        Ok(TxRing { ring, heads: [0; BATCH], taken: 0, malformed: 0, pending: Pending::default() })
     }
 
     /// Takes up to [`BATCH`] chains and puts the frames they carry into `store`. What is no frame is counted and
-    /// left out. Follow with [`complete`](Self::complete).
+    /// left out. A command to the NIC itself ends the burst; it is not in the batch, but to be had by
+    /// [`command`](Self::command) afterwards. So commands are carried out in the ring's order, and a guest that sends nothing
+    /// else gets one done in a burst. Follow with [`complete`](Self::complete).
     ///
     /// # Errors
     /// [`RingFault`] when the ring itself is broken: nothing was taken, and it must be stopped.
     pub fn pop<'a>(&'a mut self, store: &'a mut BatchStore) -> Result<FrameBatch<'a>, RingFault> {
         let mut batch = FrameBatch::new(store);
-        let n = (self.ring.available(BATCH as u16)? as usize).min(BATCH);
+        let mut n = (self.ring.available(BATCH as u16)? as usize).min(BATCH);
         if n == 0 {
             return Ok(batch);
         }
@@ -70,11 +76,27 @@ impl TxRing {
                 prefetch(p.wrapping_add(64));
             }
         }
-        for desc in &first[..n] {
+        let in_band = self.ring.setup().in_band;
+        for (i, desc) in first[..n].iter().enumerate() {
             let first_segment = batch.next_slot().1.len();
-            if gather(&self.ring, *desc, &mut batch).is_err() {
-                batch.next_slot().1.truncate(first_segment);
-                self.malformed += 1;
+            let ends = match gather(&self.ring, *desc, &mut batch) {
+                Ok(()) => {
+                    in_band
+                        && batch.last_ethertype() == ETHERTYPE_CHANNEL.to_be_bytes()
+                        && self.pending.take_frame(&mut batch)
+                }
+                Err(bad) => {
+                    batch.next_slot().1.truncate(first_segment);
+                    let is_command = in_band
+                        && bad == BadChain::WrongDirection
+                        && self.pending.gather(&self.ring, *desc).is_ok();
+                    self.malformed += u64::from(!is_command);
+                    is_command
+                }
+            };
+            if ends {
+                n = i + 1;
+                break;
             }
         }
         self.taken = n;
@@ -90,10 +112,23 @@ impl TxRing {
         Ok(batch)
     }
 
+    /// The command that the last [`pop`](Self::pop) ended with.
+    pub fn command(&self) -> Option<Command<'_>> {
+        self.pending.get()
+    }
+
+    /// Writes the reply to [`command`](Self::command) into its chain, as far as it fits. Only on the kernel road.
+    pub fn reply(&mut self, reply: &[u8]) {
+        self.pending.reply(&self.ring, reply);
+    }
+
     /// Returns to the guest what the last [`pop`](Self::pop) took; returns how many chains that were.
     pub fn complete(&mut self) -> usize {
+        let written = self.pending.finish();
         for i in 0..self.taken {
-            self.ring.put_used(self.heads[i], 0);
+            // The command's chain is the last one.
+            let len = if i + 1 == self.taken { written } else { 0 };
+            self.ring.put_used(self.heads[i], len);
         }
         self.ring.publish();
         std::mem::take(&mut self.taken)

@@ -1,5 +1,6 @@
 //! Rings against a driver in ordinary memory. Names quote the rule: of virtio 1.4, or of this module's documentation.
 
+mod command;
 mod oracle;
 mod rx;
 mod split;
