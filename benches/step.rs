@@ -48,6 +48,7 @@ impl Bed {
             learn: LearnConfig::default(),
             capture: None,
             in_band: InBand::default(),
+            profile: None,
         };
         let nic = Arc::new(Nic::new(1, config, vec![Arc::clone(&handle)], None));
         nic.features.store(DEVICE_FEATURES, Ordering::Relaxed);

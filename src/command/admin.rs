@@ -44,7 +44,9 @@ impl Refusal {
     /// Something depends on it.
     pub(super) const BUSY: Refusal = Refusal(Status::Busy, Qualifier::Command);
     /// There is no room.
+    /// Not now.
     pub(super) const NO_SPACE: Refusal = Refusal(Status::NoSpace, Qualifier::NoResource);
+    pub(super) const TRY_AGAIN: Refusal = Refusal(Status::Again, Qualifier::TryAgain);
 }
 
 /// The result of a command.

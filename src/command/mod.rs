@@ -22,6 +22,9 @@ mod vendor;
 use std::sync::atomic::Ordering;
 
 pub mod channel;
+mod clock;
+
+pub use clock::FilterClock;
 
 use crate::nic::Nic;
 use crate::virtio::flow::{Classifier, RuleObject};

@@ -22,7 +22,7 @@ const HASH_TYPES: [(&str, u32); 6] = [
 ];
 
 /// The bits of these hash types.
-pub(super) fn hash_type_bits(names: &[String]) -> Result<u32, String> {
+pub(crate) fn hash_type_bits(names: &[String]) -> Result<u32, String> {
     names.iter().try_fold(0, |bits, name| {
         let found = HASH_TYPES.iter().find(|(n, _)| n == name);
         let all = || HASH_TYPES.map(|(n, _)| n).join(", ");
@@ -30,6 +30,16 @@ pub(super) fn hash_type_bits(names: &[String]) -> Result<u32, String> {
             .map(|(_, bit)| bits | bit)
             .ok_or_else(|| format!("'{name}' is no hash type; there are {}", all()))
     })
+}
+
+/// The names of these hash types.
+pub(crate) fn hash_type_names(bits: u32) -> Vec<String> {
+    HASH_TYPES.iter().filter(|(_, bit)| bits & bit != 0).map(|(name, _)| (*name).into()).collect()
+}
+
+/// A key, as `6d:5a:...`.
+pub(crate) fn key_text(key: &[u8]) -> String {
+    key.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
 }
 
 impl From<Mode> for SteeringMode {
@@ -66,6 +76,7 @@ pub(super) fn show(nic: &Nic, now: Tick) -> NicStatus {
         tx_size: tx.change(|q| q.as_ref().map(|q| q.ring.size())),
     });
     let pairs = pairs.collect();
+    nic.settle();
     let steering = nic.steering.read().expect("steering never panics");
     let learned = nic.learned.flows_per_queue(config.queue_pairs, now);
     NicStatus {
@@ -89,6 +100,7 @@ pub(super) fn show(nic: &Nic, now: Tick) -> NicStatus {
             rules: steering.filters().len(),
             rules_capacity: steering.filters().capacity(),
         },
+        knobs: super::knobs::show(nic, &steering),
         pairs,
     }
 }
@@ -122,13 +134,12 @@ pub(super) fn rss(nic: &Nic) -> RssStatus {
     let steering = nic.steering.read().expect("steering never panics");
     let rss = steering.rss();
     let config = rss.config();
-    let types = HASH_TYPES.iter().filter(|(_, bit)| config.hash_types & bit != 0);
     RssStatus {
         nic: nic.config.name.clone(),
         on: steering.rss_on(),
         mode: steering.mode().into(),
-        key: config.key.bytes().iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":"),
-        hash_types: types.map(|(name, _)| (*name).into()).collect(),
+        key: key_text(config.key.bytes()),
+        hash_types: hash_type_names(config.hash_types),
         default_table: config.table.is_none(),
         table: rss.table(steering.queue_pairs()),
         effective: if nic.rx.iter().any(|q| q.is_running()) { rss.effective_table() } else { Vec::new() },

@@ -80,6 +80,7 @@ pub(crate) fn config(pairs: u16) -> NicConfig {
         learn: LearnConfig::default(),
         capture: None,
         in_band: InBand::All,
+        profile: None,
     }
 }
 

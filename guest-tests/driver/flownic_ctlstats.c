@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * ethtool -S: counters of the programming half, and those that the device keeps.
+ */
+#include "flownic_ctl.h"
+
+static const char ctl_names[][ETH_GSTRING_LEN] = {
+	"commands",
+	"command_errors",
+	"command_timeouts",
+	"flow_rules",
+	"arfs_flows",
+	"arfs_filters",
+	"arfs_staged",
+	"arfs_inserted",
+	"arfs_moved",
+	"arfs_expired",
+	"arfs_refused",
+	"arfs_full",
+	"arfs_busy",
+	"arfs_errors",
+};
+
+/* Of the device, for each queue pair in use. */
+static const char * const rx_names[] = { "notifications", "interrupts", "drops", "drop_overruns" };
+static const char * const tx_names[] = { "notifications", "interrupts", "drops", "drop_malformed" };
+
+#define PAIR_COUNTERS	(ARRAY_SIZE(rx_names) + ARRAY_SIZE(tx_names))
+
+static bool device_counts(const struct flownic_ctl *ctl)
+{
+	u64 need = BIT_ULL(FLOWNIC_STATS_RX_BASIC) | BIT_ULL(FLOWNIC_STATS_TX_BASIC);
+
+	return (ctl->stats_types & need) == need;
+}
+
+int flownic_ctl_stats_count(struct flownic_net *fn)
+{
+	if (!fn->ctl)
+		return 0;
+	return ARRAY_SIZE(ctl_names) + (device_counts(fn->ctl) ? fn->num_pairs * PAIR_COUNTERS : 0);
+}
+
+static void put_name(u8 **data, const char *direction, unsigned int queue, const char *name)
+{
+	snprintf(*data, ETH_GSTRING_LEN, "%s%u_device_%s", direction, queue, name);
+	*data += ETH_GSTRING_LEN;
+}
+
+void flownic_ctl_stats_strings(struct flownic_net *fn, u8 **data)
+{
+	unsigned int i, j;
+
+	if (!fn->ctl)
+		return;
+	memcpy(*data, ctl_names, sizeof(ctl_names));
+	*data += sizeof(ctl_names);
+	for (i = 0; device_counts(fn->ctl) && i < fn->num_pairs; i++) {
+		for (j = 0; j < ARRAY_SIZE(rx_names); j++)
+			put_name(data, "rx", i, rx_names[j]);
+		for (j = 0; j < ARRAY_SIZE(tx_names); j++)
+			put_name(data, "tx", i, tx_names[j]);
+	}
+}
+
+static u64 *put_own(struct flownic_ctl *ctl, u64 *data)
+{
+	struct flownic_arfs *arfs = &ctl->arfs;
+
+	*data++ = atomic64_read(&ctl->commands);
+	*data++ = atomic64_read(&ctl->command_errors);
+	*data++ = atomic64_read(&ctl->command_timeouts);
+	*data++ = ctl->flows.count;
+	spin_lock_bh(&arfs->lock);
+	*data++ = arfs->used;
+	*data++ = arfs->active;
+	*data++ = arfs->stats.staged;
+	*data++ = arfs->stats.inserted;
+	*data++ = arfs->stats.moved;
+	*data++ = arfs->stats.expired;
+	*data++ = arfs->stats.refused;
+	*data++ = arfs->stats.full;
+	*data++ = arfs->stats.busy;
+	*data++ = arfs->stats.errors;
+	spin_unlock_bh(&arfs->lock);
+	return data;
+}
+
+/* Both kinds of replies are alike: which counters are wanted decides. */
+static u64 *put_reply(u64 *data, const u8 *reply, bool rx)
+{
+	const struct flownic_stats_rx_basic *r = (const void *)reply;
+	const struct flownic_stats_tx_basic *t = (const void *)reply;
+
+	*data++ = get_unaligned_le64(&r->notifications);
+	*data++ = get_unaligned_le64(&r->interrupts);
+	*data++ = get_unaligned_le64(&r->drops);
+	*data++ = rx ? get_unaligned_le64(&r->drop_overruns) :
+		       get_unaligned_le64(&t->drop_malformed);
+	return data;
+}
+
+/*
+ * Asks about all queues at once. Counters of a device that does not answer are 0, which they can't
+ * be for long if it does.
+ */
+static void put_queues(struct flownic_ctl *ctl, u64 *data)
+{
+	const u32 reply = sizeof(struct flownic_stats_rx_basic);
+	unsigned int i, queues = 2 * ctl->fn->num_pairs;
+	struct flownic_stats_get *get;
+	struct flownic_call *call;
+
+	static_assert(sizeof(struct flownic_stats_rx_basic) ==
+		      sizeof(struct flownic_stats_tx_basic));
+
+	memset(data, 0, ctl->fn->num_pairs * PAIR_COUNTERS * sizeof(*data));
+	call = flownic_control_call(ctl, FLOWNIC_CTRL_STATS, FLOWNIC_STATS_GET,
+				    queues * sizeof(*get), queues * reply);
+	if (!call)
+		return;
+	get = call->data;
+	for (i = 0; i < queues; i++) {
+		u64 type = i % 2 ? FLOWNIC_STATS_TX_BASIC : FLOWNIC_STATS_RX_BASIC;
+
+		put_unaligned_le16(i, &get[i].vq_index);
+		put_unaligned_le64(BIT_ULL(type), &get[i].types);
+	}
+	if (!flownic_call_run(call) && call->result_len >= queues * reply)
+		for (i = 0; i < queues; i++)
+			data = put_reply(data, (u8 *)call->result + i * reply, i % 2 == 0);
+	flownic_call_put(call);
+}
+
+void flownic_ctl_stats(struct flownic_net *fn, u64 *data)
+{
+	struct flownic_ctl *ctl = fn->ctl;
+
+	if (!ctl)
+		return;
+	data = put_own(ctl, data);
+	if (device_counts(ctl))
+		put_queues(ctl, data);
+}
