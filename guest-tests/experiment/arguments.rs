@@ -19,7 +19,7 @@ published figures beside the measured ones, and the counters that explain them.
   --rounds N      how often each case is measured, 1 to 50 (5)
   --seconds N     how long each measurement takes, 1 to 60 (3)
   --quick         one round, 16 flows, one second, 1/1 pinned only: checks the counters, says little about rates
-  --driver NAME   the guest's driver: stock (virtio_net, without accel) or flownic (flownic_net)
+  --driver NAME   the guest's driver: flownic (flownic_net), or stock (virtio_net, without accel) (flownic)
   --modes LIST    of none, soft, learned and accel, with commas in between; all that the driver has
   --out FOLDER    where report.md, runs.csv and rates.svg go (target/experiments/rfs-DATE)
   --check         say whether the options make sense, do nothing
@@ -105,11 +105,11 @@ fn number(option: &str, text: &str, [least, most]: [u32; 2]) -> Result<u32, Stri
 }
 
 /// The user's names of drivers; the usual one first.
-const DRIVERS: [(&str, Driver); 2] = [("stock", Driver::VirtioNet), ("flownic", Driver::FlownicNet)];
+const DRIVERS: [(&str, Driver); 2] = [("flownic", Driver::FlownicNet), ("stock", Driver::VirtioNet)];
 
 fn named_driver(name: &str) -> Result<Driver, String> {
     let found = DRIVERS.iter().find(|(known, _)| *known == name).map(|(_, driver)| *driver);
-    found.ok_or_else(|| format!("--driver takes stock or flownic, not '{name}'"))
+    found.ok_or_else(|| format!("--driver takes flownic or stock, not '{name}'"))
 }
 
 fn named_modes(list: &str) -> Result<Vec<Mode>, String> {
@@ -149,6 +149,8 @@ mod tests {
         assert_eq!((quick.groups, quick.rounds, quick.seconds), (vec![Group::PINNED], 2, 1));
         let usual = rfs("").plan;
         assert!(usual.rounds >= 5 && usual.groups.len() == 4);
+        assert_eq!(usual.modes, Mode::ALL);
+        assert_eq!(rfs("--driver stock").plan.modes, [Mode::None, Mode::Soft, Mode::Learned]);
         assert_eq!(parse("rfs --flows --help"), Ok(Task::Help));
         assert_eq!(parse("--prepare"), Ok(Task::Prepare));
         assert_eq!(parse("--check rfs --quick"), Ok(Task::Nothing));
@@ -161,7 +163,7 @@ mod tests {
         assert_eq!(error("rfs --flows 401"), "--flows takes 4 to 400, not '401'");
         assert_eq!(error("rfs --rounds"), "--rounds takes a value");
         assert_eq!(error("rfs --round 3"), "There is no option '--round'");
-        assert_eq!(error("rfs --driver e1000"), "--driver takes stock or flownic, not 'e1000'");
+        assert_eq!(error("rfs --driver e1000"), "--driver takes flownic or stock, not 'e1000'");
         assert_eq!(error("rfs --modes soft,hard"), "--modes takes none, soft, learned and accel, not 'hard'");
         assert_eq!(error("rfs --driver stock --modes accel"), "The mode accel needs --driver flownic");
         assert_eq!(error("poll"), "There is no experiment 'poll', only rfs");

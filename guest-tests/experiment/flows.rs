@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use guest_tests::Process;
-use guest_tests::rig::{CPUS, Decision, PATIENCE, Rig, figure};
+use guest_tests::rig::{CPUS, Decision, PATIENCE, Rig, figure, urgent};
 use guest_tests::stop::Interrupted;
 
 use crate::plan::{Group, Placement};
-use crate::snapshot::{flows, local_port, urgent};
+use crate::snapshot::{flows, local_port};
 
 /// Ports of flows: below those that the kernel gives away, above the netservers'.
 const PORTS: Range<u16> = 13000..32768;

@@ -92,14 +92,20 @@ impl Run {
         share(self.received_rps, self.processed)
     }
 
-    /// Share of packets that the reason decided about which the mode is meant to have.
-    pub(crate) fn by_own_reason(&self) -> f64 {
-        let reason = match self.mode {
-            Mode::None | Mode::Soft => "by_rss",
-            Mode::Learned => "by_learned",
-            Mode::Accel => "by_filter",
+    /// Share of packets that the reasons decided about which the mode is meant to have. The kernel asks for no filter
+    /// where RSS is right already.
+    pub(crate) fn by_own_reasons(&self) -> f64 {
+        let reasons: &[&str] = match self.mode {
+            Mode::None | Mode::Soft => &["by_rss"],
+            Mode::Learned => &["by_learned"],
+            Mode::Accel => &["by_filter", "by_rss"],
         };
-        share(self.queue.by(reason), self.queue.packets)
+        share(reasons.iter().map(|reason| self.queue.by(reason)).sum(), self.queue.packets)
+    }
+
+    /// Filters, or learned flows, for each flow.
+    pub(crate) fn filters_per_flow(&self) -> f64 {
+        self.filters.inserted as f64 / self.flows as f64
     }
 
     /// Share of segments out of order.
@@ -184,9 +190,13 @@ pub(crate) mod tests {
         let reasons = match mode {
             Mode::None | Mode::Soft => [0, 0, 9990, 10],
             Mode::Learned => [0, 9990, 0, 10],
-            Mode::Accel => [9990, 0, 0, 10],
+            Mode::Accel => [7500, 0, 2490, 10],
         };
-        let inserted = if mode.steers() { 64 } else { 0 };
+        let inserted = match mode {
+            Mode::None | Mode::Soft => 0,
+            Mode::Learned => 64,
+            Mode::Accel => 48,
+        };
         Run {
             round,
             order: round as usize,
@@ -216,8 +226,9 @@ pub(crate) mod tests {
         let soft = run(1, group, Mode::Soft, 25.0);
         assert_eq!((soft.total(), soft.latency()), (1600.0, 40000.0));
         assert_eq!((soft.cost(), soft.disturbance()), (937.5, 0.125));
-        assert_eq!((soft.home(), soft.handed_over(), soft.by_own_reason()), (0.25, 0.5, 0.999));
-        assert_eq!(run(1, group, Mode::Accel, 25.0).by_own_reason(), 0.999);
+        assert_eq!((soft.home(), soft.handed_over(), soft.by_own_reasons()), (0.25, 0.5, 0.999));
+        let accel = run(1, group, Mode::Accel, 25.0);
+        assert_eq!((accel.by_own_reasons(), accel.filters_per_flow()), (0.999, 0.75));
         let stuck = run(1, group, Mode::None, 0.0);
         assert!(stuck.latency().is_nan() && stuck.cost().is_nan());
     }

@@ -1,15 +1,10 @@
 //! Setting up a mode, and what flownic and the driver say about its filters.
 
 use guest_tests::guest::Driver;
-use guest_tests::rig::Rig;
+use guest_tests::rig::{Rfs, Rig};
 
 use crate::plan::Mode;
 use crate::snapshot::Snapshot;
-
-/// Entries of the kernel's table of sockets (`rps_sock_flow_entries`).
-const SOCKET_ENTRIES: u32 = 32768;
-/// Entries of each queue's table of flows (`rps_flow_cnt`).
-const FLOW_ENTRIES: u32 = 8192;
 
 /// Modes that can be measured with a driver.
 pub(crate) fn available(driver: Driver) -> Vec<Mode> {
@@ -18,27 +13,16 @@ pub(crate) fn available(driver: Driver) -> Vec<Mode> {
 }
 
 /// Sets everything that belongs to a mode, whatever was set before. Filters and learned flows are gone.
-///
-/// `rps_cpus` stays empty in all modes: RFS finds its CPU by itself, and RPS would spread what RFS leaves alone.
 pub(crate) fn set(rig: &Rig, mode: Mode) {
-    rig.ctl("rss set n0 on");
+    rig.set_rfs(match mode {
+        Mode::None | Mode::Learned => Rfs::Off,
+        Mode::Soft => Rfs::Soft,
+        Mode::Accel => Rfs::Accelerated,
+    });
+    // A driver that has set up RSS has switched learned flows off with that.
+    rig.ctl("rss set n0 on mode automatic");
     rig.ctl(if mode == Mode::Learned { "learn n0 on" } else { "learn n0 off" });
     rig.ctl("learn n0 clear");
-    let (sockets, flows) = match mode {
-        Mode::Soft | Mode::Accel => (SOCKET_ENTRIES, FLOW_ENTRIES),
-        Mode::None | Mode::Learned => (0, 0),
-    };
-    let name = rig.nic.name();
-    let ntuple = if mode == Mode::Accel { "on" } else { "off" };
-    let filters = match rig.driver() {
-        Driver::VirtioNet => String::new(),
-        Driver::FlownicNet => format!("ethtool -K {name} ntuple {ntuple};"),
-    };
-    rig.guest.run_ok(&crate::snapshot::urgent(&format!(
-        "set -e; entries=/proc/sys/net/core/rps_sock_flow_entries; echo 0 >$entries; {filters} \
-         for queue in /sys/class/net/{name}/queues/rx-*; do echo 0 >$queue/rps_cpus; \
-         echo {flows} >$queue/rps_flow_cnt; done; echo {sockets} >$entries"
-    )));
 }
 
 /// Filters, or learned flows, so far.

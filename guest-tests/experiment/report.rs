@@ -165,8 +165,11 @@ fn percent_by(run: &Run, reason: &str) -> f64 {
 
 fn counters(plan: &Plan, runs: &[Run]) -> String {
     let mut text = String::from(
-        "Packets are traced after the window of the rates, while the same flows go on; of servers that are not pinned only \
-         those count that were seen on one CPU before and after. The last five rows count from when the mode was set.\n\n",
+        "Packets are traced after the window of the rates, while the same flows go on. Of servers that are not pinned only \
+         those count that were seen on one CPU before and after; they may have been elsewhere in between, so that those \
+         shares are a hint only. The kernel asks for no filter where RSS is right already, so of four queues three quarters \
+         of the flows need one. The last five rows count from when the mode was set, so with the time when flows change \
+         queues.\n\n",
     );
     for group in &plan.groups {
         columns(&mut text, plan, &format!("**{group}**"));

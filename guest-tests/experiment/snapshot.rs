@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use guest_tests::Machine;
+use guest_tests::rig::urgent;
 
 /// What the counters were.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,12 +23,6 @@ pub(crate) struct Snapshot {
     pub(crate) retransmitted: u64,
     /// The driver's own counters of filters, `arfs_...` of `ethtool -S`; empty where it has none.
     pub(crate) driver: BTreeMap<String, u64>,
-}
-
-/// A command of the guest before all others that want its CPUs: its servers keep those busy.
-pub(crate) fn urgent(command: &str) -> String {
-    assert!(!command.contains('\''), "The command is quoted: {command}");
-    format!("chrt -f 50 sh -c '{command}'")
 }
 
 /// What `ss` understands as the flows of these server ports.

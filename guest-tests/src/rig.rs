@@ -17,6 +17,10 @@ use crate::{Family, Flownic, Guest, Link, Machine, Namespace, Nic, Process, Work
 pub const CPUS: u16 = 4;
 /// Port of the netserver on processor 0; the others follow, and then one that may run on any.
 const SERVER: u16 = 12865;
+/// Entries of the kernel's table of sockets (`rps_sock_flow_entries`) with RFS.
+const SOCKET_ENTRIES: u32 = 32768;
+/// Entries of each queue's table of flows (`rps_flow_cnt`) with RFS.
+const FLOW_ENTRIES: u32 = 8192;
 /// How long anything may take beyond the time it is meant to.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -75,6 +79,43 @@ impl Queue {
     }
 }
 
+/// Receive flow steering: how the guest's kernel brings packets to the processor that wants them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rfs {
+    /// Not at all.
+    Off,
+    /// It hands packets over to another processor.
+    Soft,
+    /// It tells the driver, which has the device steer them.
+    Accelerated,
+}
+
+impl Rfs {
+    /// Shell commands that switch it, for the card `name`. The driver has filters or not. `rps_cpus` stays empty: RFS
+    /// finds its processor by itself, and RPS would spread what RFS leaves alone.
+    pub fn commands(self, name: &str, driver: Driver) -> Vec<String> {
+        let (sockets, flows) = if self == Rfs::Off { (0, 0) } else { (SOCKET_ENTRIES, FLOW_ENTRIES) };
+        let ntuple = if self == Rfs::Accelerated { "on" } else { "off" };
+        let filters = (driver == Driver::FlownicNet).then(|| format!("ethtool -K {name} ntuple {ntuple}"));
+        let tables = [
+            format!(
+                "for i in 0 1 2 3; do echo {flows} >/sys/class/net/{name}/queues/rx-$i/rps_flow_cnt; done"
+            ),
+            format!("echo {sockets} >/proc/sys/net/core/rps_sock_flow_entries"),
+        ];
+        filters.into_iter().chain(tables).collect()
+    }
+}
+
+/// A command of the guest before all others that want its processors: its servers keep those busy.
+///
+/// # Panics
+/// When it has a single quote.
+pub fn urgent(command: &str) -> String {
+    assert!(!command.contains('\''), "The command is quoted: {command}");
+    format!("chrt -f 50 sh -c '{command}'")
+}
+
 /// A guest with a server on each processor, and everything around it.
 pub struct Rig<'m> {
     /// Whether the user wants it to end.
@@ -122,16 +163,33 @@ impl<'m> Rig<'m> {
         guest: &'m Guest,
         driver: Driver,
     ) -> Rig<'m> {
-        let link = Link::up(0, Interface::named(host, "fn0"), guest.interface(0));
+        let (nic, address) = connect(flownic, guest);
         let serve = |pin: String, port: u16| {
             traffic::serve(guest, &format!("{pin}netserver -D -4 -p {port}"), "tcp", port)
         };
         let pinned = (0..CPUS).map(|cpu| serve(format!("taskset -c {cpu} "), Self::server(Some(cpu))));
         let servers = pinned.chain([serve(String::new(), Self::server(None))]).collect();
-        let (nic, address) = (guest.interface(0), link.far(Family::V4));
         let rig = Rig { stop: stop.clone(), host, flownic, guest, nic, address, driver, _servers: servers };
-        rig.interrupts("echo $queue >/proc/irq/$irq/smp_affinity_list");
+        rig.pin_interrupts();
         rig
+    }
+
+    /// Gives the card to another driver. Servers go on; connections are lost.
+    pub fn bind(&mut self, driver: Driver) {
+        self.guest.bind(0, driver);
+        (self.nic, self.address) = connect(self.flownic, self.guest);
+        self.driver = driver;
+        self.pin_interrupts();
+    }
+
+    fn pin_interrupts(&self) {
+        self.interrupts("echo $queue >/proc/irq/$irq/smp_affinity_list");
+    }
+
+    /// Switches receive flow steering in the guest.
+    pub fn set_rfs(&self, rfs: Rfs) {
+        let commands = rfs.commands(self.nic.name(), self.driver).join("; ");
+        self.guest.run_ok(&urgent(&format!("set -e; {commands}")));
     }
 
     /// Port of the server that is on a processor, or on none in particular.
@@ -229,6 +287,12 @@ impl<'m> Rig<'m> {
     }
 }
 
+/// Connects the tap and the guest's card; gives the card and its address.
+fn connect<'m>(flownic: &Flownic<'m>, guest: &'m Guest) -> (Interface<'m>, String) {
+    let link = Link::up(0, Interface::named(flownic.machine(), "fn0"), guest.interface(0));
+    (guest.interface(0), link.far(Family::V4))
+}
+
 /// Port and queue of a line of `flownic ctl --json trace`; of those that chose a queue.
 fn decision(line: &str) -> Option<Decision> {
     let value: Value = serde_json::from_str(line).ok()?;
@@ -258,6 +322,15 @@ mod tests {
         let twice = Queue::sum(&[queue, queue]);
         assert_eq!((twice.packets, twice.by("by_learned"), twice.by("by_luck")), (18, 4, 0));
         assert_eq!(twice.since(&queue), queue);
+    }
+
+    #[test]
+    fn rfs_has_tables_and_filters_only_where_the_driver_has_them() {
+        let soft = Rfs::Soft.commands("eth0", Driver::VirtioNet);
+        assert!(soft.len() == 2 && soft[1].starts_with("echo 32768 >"), "{soft:?}");
+        let off = Rfs::Off.commands("eth0", Driver::FlownicNet);
+        assert!(off[0] == "ethtool -K eth0 ntuple off" && off[2].starts_with("echo 0 >"), "{off:?}");
+        assert_eq!(Rfs::Accelerated.commands("eth0", Driver::FlownicNet)[0], "ethtool -K eth0 ntuple on");
     }
 
     #[test]

@@ -105,8 +105,9 @@ pub fn progress(text: &str) {
 /// # Panics
 /// When that fails.
 pub fn prepare() {
-    for kernel in [Kernel::Stable, Kernel::Backports] {
-        image::initrd(kernel, false);
+    for (kernel, with_module) in [(Kernel::Stable, false), (Kernel::Stable, true), (Kernel::Backports, false)]
+    {
+        image::initrd(kernel, with_module);
     }
     image::tools();
     for qemu in [Qemu::Host, Qemu::Backports] {

@@ -43,6 +43,11 @@ fn counters_explain_the_rfs_experiment_with_the_stock_driver() {
 }
 
 #[test]
+fn counters_explain_the_rfs_experiment_with_the_reference_driver() {
+    counters_explain_accelerated_rfs("flownic", &["none", "soft", "learned", "accel"]);
+}
+
+#[test]
 fn wrong_usage_is_told_before_anything_boots() {
     let output = experiment(&["rfs", "--flows", "100000"]);
     assert_eq!(output.status.code(), Some(2));

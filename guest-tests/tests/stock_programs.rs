@@ -46,7 +46,11 @@ impl Program<'_> {
     /// What it prints; the error is what it says is wrong.
     fn run(&self, words: &str) -> Result<String, String> {
         let output = self.machine.run(&format!("{PROGRAM} {} {words}", self.interface));
-        if output.success() { Ok(output.text()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().into()) }
+        if output.success() {
+            Ok(output.text())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).trim().into())
+        }
     }
 
     #[track_caller]
@@ -111,7 +115,10 @@ fn a_program_adds_rules_that_the_card_obeys() {
     let (rss_a, rss_b) = (a.rss_queue(QUEUES), b.rss_queue(QUEUES));
     let to = (rss_a + 1) % QUEUES;
     wire.expect("without a rule", &a, rss_a);
-    assert_eq!(program.ok(&format!("flows add flow-type udp4 dst-port 5000 action {to}")), "Added rule with ID 8191");
+    assert_eq!(
+        program.ok(&format!("flows add flow-type udp4 dst-port 5000 action {to}")),
+        "Added rule with ID 8191"
+    );
     // As the guest's driver counts: the right queue, and the others get nothing.
     let before = nic.receive_packets();
     wire.expect("with a rule", &a, to);
@@ -128,10 +135,15 @@ fn a_program_adds_rules_that_the_card_obeys() {
     let listed = program.json("flows list");
     let rule = json!({ "flow_type": "udp4", "dst_port": 5000, "action": to, "loc": 8191 });
     let nic_name = program.interface.clone();
-    let wanted = json!({ "nic": nic_name, "capacity": 8192, "rules": [{ "rule": rule, "hits": COUNT }], "others": 0 });
+    let wanted =
+        json!({ "nic": nic_name, "capacity": 8192, "rules": [{ "rule": rule, "hits": COUNT }], "others": 0 });
     assert_eq!(listed, wanted);
     let text = program.ok("flows list");
-    assert!(text.starts_with(&format!("{nic_name}: 1 of 8192 rules")) && text.contains("flow-type udp4 dst-port 5000"), "{text}");
+    assert!(
+        text.starts_with(&format!("{nic_name}: 1 of 8192 rules"))
+            && text.contains("flow-type udp4 dst-port 5000"),
+        "{text}"
+    );
 
     program.ok("flows del 8191");
     wire.expect("after the rule", &a, rss_a);
@@ -147,7 +159,10 @@ fn a_program_adds_rules_that_the_card_obeys() {
 
     // What is wrong is said, and why.
     for (words, wanted) in [
-        ("flows add flow-type udp4 dst-port 5000 action 4", "There is no receive queue 4: queues go from 0 to 3"),
+        (
+            "flows add flow-type udp4 dst-port 5000 action 4",
+            "There is no receive queue 4: queues go from 0 to 3",
+        ),
         ("flows add flow-type udp4 action", "'action' has no value"),
         ("flows del 7", "There is no rule at location 7"),
         ("rss set off", "on, off and mode are the host's"),

@@ -11,8 +11,8 @@ use flownic::testkit::{Command, Flownic, Guest, frame};
 use flownic::virtio::MacAddr;
 use flownic::virtio::admin;
 use flownic::virtio::flow::{
-    CAP_ACTIONS, CAP_RESOURCES, CAP_SELECTORS, Classifier, FlowAction, Group, ObjectType, RuleObject, Selector,
-    SelectorType,
+    CAP_ACTIONS, CAP_RESOURCES, CAP_SELECTORS, Classifier, FlowAction, Group, ObjectType, RuleObject,
+    Selector, SelectorType,
 };
 
 use crate::{nic, stats};
@@ -312,7 +312,10 @@ fn moderation_is_set_for_all_queues_or_one() {
     set(&mut guest, "queue 2 rx-usecs 50 tx-frames 8").unwrap();
     let two = PairCoalesce { rx_usecs: 50, tx_frames: 8, ..rx };
     assert_eq!(get(&mut guest), [rx, rx, two, rx], "what is not given stays");
-    assert_eq!(set(&mut guest, "queue 4 rx-usecs 1"), Err("There is no queue 4: queues go from 0 to 3".into()));
+    assert_eq!(
+        set(&mut guest, "queue 4 rx-usecs 1"),
+        Err("There is no queue 4: queues go from 0 to 3".into())
+    );
     let parse = |s: &str| CoalesceChange::parse(&words(s)).unwrap_err();
     assert!(parse("").starts_with("Nothing is changed"));
     assert!(parse("rx 5").starts_with("Moderation has no 'rx'"));
@@ -345,6 +348,9 @@ fn who_is_not_heard_is_told_why() {
             Err(e) => e.to_string(),
         }
     };
-    assert!(refused("kernel", 10_000).starts_with("The host does not take commands from programs (--in-band=kernel)"));
+    assert!(
+        refused("kernel", 10_000)
+            .starts_with("The host does not take commands from programs (--in-band=kernel)")
+    );
     assert!(refused("off", 300).starts_with("There was no answer"));
 }

@@ -129,7 +129,8 @@ fn a_card_compares_what_its_key_says_and_offers_no_more() {
         let mut guest = flownic.guest("n0").queue_pairs(4).connect().unwrap();
         let taken = [five(5000, 1).as_str(), port, six, mac, net].map(|rule| add(&mut guest, rule));
         assert_eq!(taken.each_ref().map(Result::is_ok), expected, "{key}: {taken:?}");
-        let offered = driver(&mut guest, &admin::device_cap_get(flownic::virtio::flow::CAP_SELECTORS)).unwrap();
+        let offered =
+            driver(&mut guest, &admin::device_cap_get(flownic::virtio::flow::CAP_SELECTORS)).unwrap();
         let offered = Classifier::from_bytes(&offered).selectors;
         let partial = offered.iter().all(|s| s.flags & 1 == 1);
         assert_eq!(partial, key == "any", "{key}: masks in part");
@@ -157,7 +158,10 @@ fn each_profile_is_in_force_and_what_is_said_goes_before_it() {
             "replace": replace, "key": key, "on_the_way": 0, "faults": [],
         });
         assert_eq!((&shown["knobs"], &knobs(&flownic)), (&wanted, &wanted));
-        assert_eq!((&shown["steering"]["learn"], &shown["steering"]["rules_capacity"]), (&json!(learn), &json!(filters)));
+        assert_eq!(
+            (&shown["steering"]["learn"], &shown["steering"]["rules_capacity"]),
+            (&json!(learn), &json!(filters))
+        );
         // Rules of the host are not the card's: in force at once, whatever they compare.
         flownic.ctl(&["flows", "add", "n0", "flow-type", "udp4", "dst-port", "5000", "action", "3"]);
         let mut guest = flownic.guest("n0").queue_pairs(4).connect().unwrap();
@@ -172,7 +176,8 @@ fn each_profile_is_in_force_and_what_is_said_goes_before_it() {
         }
         assert!(asked.elapsed() >= Duration::from_nanos(delay));
     }
-    let flownic = nic("queues=2,port=null,profile=sfc,filters=10,filter-inflight=any,filter-key=any,learn=on");
+    let flownic =
+        nic("queues=2,port=null,profile=sfc,filters=10,filter-inflight=any,filter-key=any,learn=on");
     let shown = flownic.ask(json!({ "command": "show" }))[0].clone();
     let k = &shown["knobs"];
     assert_eq!((&k["filters"], &k["in_flight"], &k["key"]), (&json!(10), &json!(null), &json!("any")));
@@ -202,7 +207,10 @@ fn faults_come_and_go() {
     assert_eq!(queue_of(&mut guest, &a), Some(to));
     let (code, message) =
         flownic.refused(json!({ "command": "inject", "nic": "n0", "fault": "fire", "on": true }));
-    assert_eq!((code.as_str(), message.as_str()), ("EINVAL", "'fire' is no fault; there are table-full, busy, lost, ctrl-hang"));
+    assert_eq!(
+        (code.as_str(), message.as_str()),
+        ("EINVAL", "'fire' is no fault; there are table-full, busy, lost, ctrl-hang")
+    );
 }
 
 #[test]
@@ -233,8 +241,14 @@ fn what_no_knob_can_be_is_refused_and_changes_nothing() {
     for (change, wanted) in [
         (json!({ "delay": "5" }), "'5' is no delay; 0 to 3600 s are, with a unit: 20us, 5ms, 1s"),
         (json!({ "delay": "1ms", "in_flight": "0" }), "'0' is not possible; 1 to 1048576, or any, is"),
-        (json!({ "delay": "1ms", "replace": "x" }), "'x' is no way to replace; there are atomic, delete-add, none"),
-        (json!({ "profile": "sfc", "key": "x" }), "'x' is no filter key; there are any, 5-tuple, 4-tuple, ipv4"),
+        (
+            json!({ "delay": "1ms", "replace": "x" }),
+            "'x' is no way to replace; there are atomic, delete-add, none",
+        ),
+        (
+            json!({ "profile": "sfc", "key": "x" }),
+            "'x' is no filter key; there are any, 5-tuple, 4-tuple, ipv4",
+        ),
         (json!({ "profile": "x" }), "'x' is no profile; there are sfc, mlx5, ice, i40e-atr, bnxt"),
     ] {
         let (code, message) =
@@ -244,7 +258,8 @@ fn what_no_knob_can_be_is_refused_and_changes_nothing() {
     assert_eq!(knobs(&flownic), before);
     flownic.ctl(&["knobs", "n0", "profile", "sfc", "delay", "20us"]);
     let text = String::from_utf8(flownic.ctl_output(&["knobs"]).stdout).unwrap();
-    let line = "  rules of the guest: profile sfc, delay 20us, 0 of 8 in flight, replace atomic, key 5-tuple\n";
+    let line =
+        "  rules of the guest: profile sfc, delay 20us, 0 of 8 in flight, replace atomic, key 5-tuple\n";
     assert_eq!(text, format!("n0: 4096 rules fit\n{line}"));
     flownic.ctl(&["inject", "n0", "ctrl-hang"]);
     let text = String::from_utf8(flownic.ctl_output(&["show"]).stdout).unwrap();
