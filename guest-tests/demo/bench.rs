@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use guest_tests::Process;
-use guest_tests::rig::{self, CPUS, PATIENCE, Rig};
+use guest_tests::guest::Driver;
+use guest_tests::rig::{self, CPUS, PATIENCE, Rfs, Rig};
 use guest_tests::stop::Interrupted;
 
 use crate::report::Report;
@@ -16,6 +17,7 @@ const NEAR: u16 = 30000;
 const FAR: u16 = 20000;
 /// Decisions that are traced in each way.
 const TRACED: u32 = 2000;
+
 /// A way to steer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
@@ -23,28 +25,48 @@ pub(crate) struct Way {
     pub(crate) title: &'static str,
     /// Words of `flownic ctl` that set it up.
     pub(crate) commands: &'static [&'static str],
-    /// The counter that speaks for it.
-    pub(crate) reason: &'static str,
+    /// The counters that speak for it.
+    pub(crate) reasons: &'static [&'static str],
     /// Whether each flow gets a rule.
     rules: bool,
+    /// Whether the guest's kernel steers, with the driver that lets it.
+    pub(crate) accelerated: bool,
 }
 
-/// The four ways.
-pub(crate) const WAYS: [Way; 4] = [
+impl Way {
+    const fn new(
+        title: &'static str,
+        commands: &'static [&'static str],
+        reasons: &'static [&'static str],
+    ) -> Way {
+        Way { title, commands, reasons, rules: false, accelerated: false }
+    }
+
+    /// Driver of the guest's card.
+    pub(crate) fn driver(self) -> Driver {
+        if self.accelerated { Driver::FlownicNet } else { Driver::VirtioNet }
+    }
+
+    /// What is typed in the guest to set it up.
+    pub(crate) fn guest_commands(self, card: &str) -> Vec<String> {
+        if self.accelerated { Rfs::Accelerated.commands(card, self.driver()) } else { Vec::new() }
+    }
+}
+
+/// The five ways; the guest gets another driver before the last.
+pub(crate) const WAYS: [Way; 5] = [
+    Way::new("No steering", &["learn n0 off", "rss set n0 off"], &["by_default"]),
+    Way::new("RSS", &["learn n0 off", "rss set n0 on"], &["by_rss"]),
+    Way::new("Learned flows", &["learn n0 on", "rss set n0 on"], &["by_learned"]),
     Way {
-        title: "No steering",
-        commands: &["learn n0 off", "rss set n0 off"],
-        reason: "by_default",
-        rules: false,
+        rules: true,
+        ..Way::new("Filters of the host", &["learn n0 off", "rss set n0 on"], &["by_filter"])
     },
-    Way { title: "RSS", commands: &["learn n0 off", "rss set n0 on"], reason: "by_rss", rules: false },
     Way {
-        title: "Learned flows",
-        commands: &["learn n0 on", "rss set n0 on"],
-        reason: "by_learned",
-        rules: false,
+        accelerated: true,
+        // The kernel asks for no filter where RSS is right already.
+        ..Way::new("Accelerated RFS", &["learn n0 off", "rss set n0 on"], &["by_filter", "by_rss"])
     },
-    Way { title: "Filters", commands: &["learn n0 off", "rss set n0 on"], reason: "by_filter", rules: true },
 ];
 
 /// One flow: a netperf that talks to the netserver on a processor.
@@ -77,6 +99,9 @@ pub(crate) fn run(rig: &Rig, way: Way, seconds: u32) -> Result<Report, Interrupt
     for words in way.commands {
         rig.ctl(words);
     }
+    if way.accelerated {
+        rig.set_rfs(Rfs::Accelerated);
+    }
     for flow in flows.iter().filter(|_| way.rules) {
         rig.ctl(&format!("flows add n0 {}", flow.rule()));
     }
@@ -101,7 +126,18 @@ pub(crate) fn run(rig: &Rig, way: Way, seconds: u32) -> Result<Report, Interrupt
     let queues = rig.queues();
     rig.ctl("flows clear n0");
     let rule = way.rules.then(|| flows[0].rule());
-    Ok(Report { number: number + 1, way, rule, flows: flows.len(), queues, transactions, traced, at_home })
+    let guest_commands = way.guest_commands(rig.nic.name());
+    Ok(Report {
+        number: number + 1,
+        way,
+        guest_commands,
+        rule,
+        flows: flows.len(),
+        queues,
+        transactions,
+        traced,
+        at_home,
+    })
 }
 
 /// Traces decisions while flows run: how many were about them, and how many of those chose the queue of the

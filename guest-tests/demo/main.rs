@@ -1,4 +1,4 @@
-//! What flownic does, shown on a booted guest: the same flows with four ways to steer them.
+//! What flownic does, shown on a booted guest: the same flows with five ways to steer them.
 //!
 //! `scripts/demo` builds and runs this. Tables go to standard output, progress to standard error.
 
@@ -15,10 +15,10 @@ use report::Report;
 
 const USAGE: &str = "Usage: flownic-demo [--seconds N] | --prepare
 
-Boots a guest whose network card is flownic and sends the same netperf flows through it four times:
-without steering, with RSS, with learned flows, and with filters.
+Boots a guest whose network card is flownic and sends the same netperf flows through it five times:
+without steering, with RSS, with learned flows, with filters of the host, and with accelerated RFS.
 
-  --seconds N   how long each of the four takes, 1 to 60 (4)
+  --seconds N   how long each of the five takes, 1 to 60 (4)
   --prepare     make what guests need (images, their agent, QEMU), boot none
   -h, --help    this text";
 
@@ -54,11 +54,16 @@ fn demonstrate(
 ) -> Result<Vec<Report>, Interrupted> {
     let host = Namespace::new("host");
     let flownic = Rig::flownic(&host, workdir);
-    let guest = Rig::guest(workdir, Driver::VirtioNet, 512);
+    // It has both drivers then.
+    let guest = Rig::guest(workdir, Driver::FlownicNet, 512);
     stop.check()?;
-    let rig = Rig::new(stop, &host, &flownic, &guest, Driver::VirtioNet);
+    let mut rig = Rig::new(stop, &host, &flownic, &guest, Driver::FlownicNet);
     let mut reports = Vec::new();
     for way in bench::WAYS {
+        if rig.driver() != way.driver() {
+            progress(&format!("Giving the guest's card to {}", way.driver().name()));
+            rig.bind(way.driver());
+        }
         progress(&format!("{} for {seconds} s", way.title));
         let report = bench::run(&rig, way, seconds)?;
         show(&report);
