@@ -17,6 +17,8 @@ const NEAR: u16 = 30000;
 const FAR: u16 = 20000;
 /// Decisions that are traced in each way.
 const TRACED: u32 = 2000;
+/// Packets after which connections are set up, and learned or filtered.
+const SETTLED: u64 = 500;
 
 /// A way to steer.
 #[derive(Debug, Clone, Copy)]
@@ -117,7 +119,7 @@ pub(crate) fn run(rig: &Rig, way: Way, seconds: u32) -> Result<Report, Interrupt
             ))
         })
         .collect();
-    let (traced, at_home) = trace(rig, &flows)?;
+    let (traced, at_home) = trace(rig, &flows, seconds)?;
     let limit = Duration::from_secs(seconds.into()) + PATIENCE;
     let mut transactions = 0.0;
     for client in clients {
@@ -142,13 +144,13 @@ pub(crate) fn run(rig: &Rig, way: Way, seconds: u32) -> Result<Report, Interrupt
 
 /// Traces decisions while flows run: how many were about them, and how many of those chose the queue of the
 /// processor where the flow's server is.
-fn trace(rig: &Rig, flows: &[Flow]) -> Result<(u64, u64), Interrupted> {
+fn trace(rig: &Rig, flows: &[Flow], seconds: u32) -> Result<(u64, u64), Interrupted> {
     // Past the set-up of connections.
     rig.stop.wait_for("the flows to run", PATIENCE, || match rig.packets() {
-        packets if packets > 1000 => Ok(()),
+        packets if packets > SETTLED => Ok(()),
         packets => Err(format!("{packets} packets")),
     })?;
-    let decisions = rig.trace(TRACED)?;
+    let decisions = rig.trace(TRACED, Duration::from_secs(seconds.into()))?;
     let hits = decisions.iter().filter_map(|(port, queue)| {
         let flow = flows.iter().find(|flow| flow.far == *port)?;
         Some(*queue == flow.cpu)

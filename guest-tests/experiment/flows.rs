@@ -72,7 +72,7 @@ impl<'m> Flows<'m> {
     /// the queue of that CPU. A server that has moved meanwhile does not count.
     pub(crate) fn arrivals(&self, count: u32) -> Result<(u64, u64), Interrupted> {
         let before = self.cpus();
-        let decisions = self.rig.trace(count)?;
+        let decisions = self.rig.trace(count, PATIENCE)?;
         Ok(arrivals(&decisions, &before, &self.cpus()))
     }
 

@@ -260,11 +260,11 @@ impl<'m> Rig<'m> {
         Ok(output.text())
     }
 
-    /// Traces up to `count` decisions about TCP packets while flows run.
+    /// Traces decisions about TCP packets while flows run: `count` of them, or what came within `limit`.
     ///
     /// # Errors
     /// When the user has had enough.
-    pub fn trace(&self, count: u32) -> Result<Vec<Decision>, Interrupted> {
+    pub fn trace(&self, count: u32, limit: Duration) -> Result<Vec<Decision>, Interrupted> {
         let mut command =
             self.flownic.ctl_command(&["trace", "n0", "--protocol", "tcp", "-n", &count.to_string()]);
         let mut child =
@@ -274,8 +274,13 @@ impl<'m> Rig<'m> {
             let mut text = String::new();
             pipe.read_to_string(&mut text).map(|_| text)
         });
-        let outcome = self.stop.wait_for("a trace to end", PATIENCE, || {
-            child.try_wait().expect("a child of ours").ok_or_else(|| "traffic is too slow".to_owned())
+        let deadline = Instant::now() + limit;
+        let outcome = self.stop.wait_for("a trace to end", limit + PATIENCE, || {
+            if Instant::now() > deadline {
+                // Fails only when it has ended.
+                let _ = child.kill();
+            }
+            child.try_wait().expect("a child of ours").ok_or_else(|| "it runs".to_owned())
         });
         if outcome.is_err() {
             let _ = child.kill();
