@@ -27,7 +27,7 @@ published figures beside the measured ones, and the counters that explain them.
   -h, --help      this text
 
 Exit status: 0 if all relations between counters hold, 1 if not (the report says which), 2 for wrong usage. What rates do is
-reported, and does not change the status.";
+reported, and does not change the status. What has been measured before Ctrl-C is reported, too; the status is 130 then.";
 
 /// An experiment to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -67,25 +67,25 @@ fn rfs(order: &Order) -> ExitCode {
         eprintln!("error: Could not make {}: {error}", folder.display());
         return ExitCode::FAILURE;
     }
-    let outcome = stop::run("the experiment", |stop, workdir| {
-        let before = machine::load();
-        let (runs, guest) = experiment(stop, workdir, order, &folder)?;
-        let setting = Setting {
-            date: date.clone(),
-            machine: machine::describe(&guest),
-            load: machine::describe_load(before, machine::load()),
-            driver: order.driver.name(),
-        };
-        Ok((runs, setting))
-    });
-    let (runs, setting) = match outcome {
-        Ok(done) => done,
-        Err(status) => return status,
+    let before = machine::load();
+    let mut done = Done::default();
+    let outcome =
+        stop::run("the experiment", |stop, workdir| experiment(stop, workdir, order, &folder, &mut done));
+    // What has been measured until then is worth something, too.
+    if done.runs.is_empty() {
+        return outcome.err().unwrap_or(ExitCode::FAILURE);
+    }
+    let setting = Setting {
+        date,
+        machine: machine::describe(&done.kernel),
+        load: machine::describe_load(before, machine::load()),
+        driver: order.driver.name(),
     };
-    let relations = relations::judge(&runs);
-    let report = report::report(&order.plan, &setting, &runs, &relations, PLOT);
-    let results = [(REPORT, report), (RUNS, csv::table(&runs)), (PLOT, plot::plot(&order.plan, &runs))];
+    let relations = relations::judge(&done.runs);
+    let report = report::report(&order.plan, &setting, &done.runs, &relations, PLOT);
     println!("{}", report::verdicts(&relations));
+    let results =
+        [(REPORT, report), (RUNS, csv::table(&done.runs)), (PLOT, plot::plot(&order.plan, &done.runs))];
     for (name, text) in results {
         match save(&folder, name, &text) {
             Ok(path) => println!("{}", path.display()),
@@ -95,12 +95,22 @@ fn rfs(order: &Order) -> ExitCode {
             }
         }
     }
-    if relations::counters_hold(&relations) {
-        ExitCode::SUCCESS
-    } else {
-        eprintln!("error: Not all relations between counters hold, see above");
-        ExitCode::FAILURE
+    match outcome {
+        Err(status) => status,
+        Ok(()) if relations::counters_hold(&relations) => ExitCode::SUCCESS,
+        Ok(()) => {
+            eprintln!("error: Not all relations between counters hold, see above");
+            ExitCode::FAILURE
+        }
     }
+}
+
+/// What has been measured so far.
+#[derive(Default)]
+struct Done {
+    runs: Vec<Run>,
+    /// Release of the guest's kernel.
+    kernel: String,
 }
 
 fn save(folder: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
@@ -109,41 +119,40 @@ fn save(folder: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Boots and measures all that is planned; gives that, and the release of the guest's kernel. Measurements are saved as
-/// they are made.
+/// Boots and measures all that is planned. Measurements are saved as they are made.
 fn experiment(
     stop: &Stop,
     workdir: &Workdir,
     order: &Order,
     folder: &Path,
-) -> Result<(Vec<Run>, String), Interrupted> {
+    done: &mut Done,
+) -> Result<(), Interrupted> {
     let Order { plan, driver, .. } = order;
     let host = Namespace::new("host");
     let flownic = Rig::flownic(&host, workdir);
     let guest = Rig::guest(workdir, *driver, MEMORY[0] + MEMORY[1] * u32::from(plan.flows));
     stop.check()?;
     let rig = Rig::new(stop, &host, &flownic, &guest, *driver);
+    done.kernel = guest.read("/proc/sys/kernel/osrelease");
     let all = plan.measurements();
-    let mut runs: Vec<Run> = Vec::new();
     for (number, batch) in plan.batches().into_iter().enumerate() {
         let group = batch.group;
         progress(&format!("Round {}: connecting {} flows, {group}", batch.round, plan.flows));
         let flows = Flows::start(&rig, group, flows::ports(number, plan.flows))?;
         for mode in batch.modes {
-            let order = runs.len() + 1;
+            let order = done.runs.len() + 1;
             let run = measure(&rig, &flows, Place { round: batch.round, order, group, mode }, plan.seconds)?;
             progress(&format!(
                 "{order} of {all}: {group} {mode}: {:.0} transactions/s, {:.0} % on the consumer's CPU",
                 run.total(),
                 100.0 * run.home()
             ));
-            runs.push(run);
-            save(folder, RUNS, &csv::table(&runs)).unwrap_or_else(|message| panic!("{message}"));
+            done.runs.push(run);
+            save(folder, RUNS, &csv::table(&done.runs)).unwrap_or_else(|message| panic!("{message}"));
         }
         flows.end()?;
     }
     rig.check_interrupts();
-    let kernel = guest.read("/proc/sys/kernel/osrelease");
     progress("Cleaning up");
-    Ok((runs, kernel))
+    Ok(())
 }

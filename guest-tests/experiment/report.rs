@@ -32,6 +32,10 @@ pub(crate) fn report(
     let mut text = String::new();
     text.push_str("# Accelerated RFS\n\n");
     text.push_str(&head(plan, setting));
+    let planned = plan.measurements();
+    if runs.len() < planned {
+        let _ = write!(text, "\n**It was ended after {} of {planned} measurements.**\n", runs.len());
+    }
     let _ = writeln!(text, "\n![Transactions per second by mode, measured and published]({plot})\n");
     text.push_str("## Rates\n\n");
     text.push_str(&rates(plan, runs));
@@ -257,6 +261,22 @@ mod tests {
             text(&Mode::ALL, false)
                 .contains("| 1/1 pinned: accel is faster than soft | **NO** | 1504 and 1504")
         );
+    }
+
+    #[test]
+    fn a_report_of_a_part_says_so() {
+        assert!(!text(&Mode::ALL, false).contains("It was ended"));
+        let plan = Plan { modes: Mode::ALL.to_vec(), groups: Group::all(), rounds: 5, flows: 64, seconds: 4 };
+        let runs = [run(1, Group::PINNED, Mode::None, 20.0)];
+        let setting = Setting {
+            date: String::new(),
+            machine: String::new(),
+            load: String::new(),
+            driver: "virtio_net",
+        };
+        let text = report(&plan, &setting, &runs, &judge(&runs), "plot.svg");
+        assert!(text.contains("**It was ended after 1 of 80 measurements.**"), "{text}");
+        assert!(text.contains("| transactions/s, all flows | 1280 (1280-1280) | - | - | - |"), "{text}");
     }
 
     #[test]
