@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::build;
 use crate::image::{self, Kernel, Qemu};
 use crate::workdir::Workdir;
 
@@ -110,6 +111,7 @@ pub fn prepare() {
         image::initrd(kernel, with_module);
     }
     image::tools();
+    build::guest_program();
     for qemu in [Qemu::Host, Qemu::Backports] {
         qemu.program();
     }

@@ -13,7 +13,7 @@ const QUEUES: usize = 4;
 const COUNT: u32 = 40;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Where the program is in the guest.
-const PROGRAM: &str = "/root/flownic-guest";
+const PROGRAM: &str = "/usr/bin/flownic-guest";
 
 /// Interfaces that come up from now on speak no IPv6, and so nothing by themselves.
 fn silence(machine: &Machine) {
@@ -149,7 +149,7 @@ fn a_program_adds_rules_that_the_card_obeys() {
     wire.expect("after the rule", &a, rss_a);
     program.ok("rss set entries 2,2,2,2,2,2,2,2");
     wire.expect("with all of the table on queue 2", &a, 2);
-    assert_eq!(program.json("rss get")["table"], json!([2; 8]));
+    assert_eq!(program.json("rss get")["table"], json!(vec![2; 8]));
     program.ok("coalesce set rx-usecs 20 rx-frames 64");
     assert_eq!(program.json("coalesce get")["queues"][3]["rx_usecs"], 20);
     let stats = program.json("stats");
@@ -176,6 +176,10 @@ fn a_program_adds_rules_that_the_card_obeys() {
     let lo = Program { machine: &guest, interface: "lo".into() };
     let e = lo.run("--timeout 0.3 info").unwrap_err();
     assert!(e.contains("There was no answer. Either this is no flownic NIC"), "{e}");
+    // Who may not send raw frames is told what is missing.
+    let output = guest.run(&format!("chroot --userspec=65534:65534 / {PROGRAM} {nic_name} info"));
+    let e = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.success() && e.contains("Raw frames need CAP_NET_RAW: run this as root"), "{output}");
     nic.down();
     let e = program.run("info").unwrap_err();
     assert!(e.contains(&format!("is down: ip link set {nic_name} up")), "{e}");

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use serde::{Serialize, Serializer};
 
 use super::flows::FlowRule;
+use super::guest;
 use super::protocol::{Code, ControlError, Request};
 use super::replies::{
-    Done, FeatureList, FlowAdded, FlowList, KnobStatus, LearnStatus, NicStatus, RssChange, RssStatus,
-    SteeringMode, TableChange,
+    CoalesceStatus, Done, FeatureList, FlowAdded, FlowList, KnobStatus, LearnStatus, NicStatus, RssChange,
+    RssStatus, SteeringMode, TableChange,
 };
 use super::{knobs, status};
 use crate::config::parse_key;
@@ -39,6 +40,8 @@ pub enum Reply {
     FlowAdded(FlowAdded),
     /// To `rss_get`.
     Rss(RssStatus),
+    /// To `coalesce_get`.
+    Coalesce(CoalesceStatus),
     /// To `learn_show`.
     Learn(LearnStatus),
     /// To `knobs_get`.
@@ -91,6 +94,7 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         Request::FlowsList { nic } => return Ok(Reply::Flows(status::flows(find(nic)?))),
         Request::FlowsAdd { nic, rule } => return add_rule(find(nic)?, *rule).map(Reply::FlowAdded),
         Request::RssGet { nic } => return Ok(Reply::Rss(status::rss(find(nic)?))),
+        Request::CoalesceGet { nic } => return Ok(Reply::Coalesce(guest::coalesce(find(nic)?))),
         Request::LearnShow { nic } => return Ok(Reply::Learn(status::learn(find(nic)?, daemon.now()))),
         Request::KnobsGet { nic } => {
             let nic = find(nic)?;
@@ -105,6 +109,7 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         }
         Request::FlowsClear { nic } => steering(find(nic)?).filters_mut().clear_ntuples(),
         Request::RssSet { nic, change } => set_rss(&mut steering(find(nic)?), change)?,
+        Request::CoalesceSet { nic, change } => guest::set_coalesce(find(nic)?, change),
         Request::LearnSet { nic, on } => steering(find(nic)?).set_learn(on),
         Request::LearnClear { nic, queue } => clear_learned(find(nic)?, queue)?,
         Request::KnobsSet { nic, change } => {

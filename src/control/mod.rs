@@ -8,6 +8,7 @@ pub(crate) mod apply;
 pub mod client;
 mod ethtool;
 mod flows;
+mod guest;
 pub mod knobs;
 pub mod print;
 pub mod protocol;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::guest;
 use super::replies::{
     FeatureList, FeatureStatus, FlowList, FlowStatus, LearnStatus, NicStatus, PairStatus, RssStatus,
     SteeringMode, SteeringStatus,
@@ -123,11 +124,12 @@ pub(super) fn features(nic: &Nic) -> FeatureList {
 }
 
 pub(super) fn flows(nic: &Nic) -> FlowList {
+    let guest = guest::flows(nic);
     let steering = nic.steering.read().expect("steering never panics");
     let filters = steering.filters();
     let rules =
         filters.ntuples().map(|(_, slot, spec)| FlowStatus { rule: spec.into(), hits: nic.hits(slot) });
-    FlowList { nic: nic.config.name.clone(), capacity: filters.capacity(), rules: rules.collect() }
+    FlowList { nic: nic.config.name.clone(), capacity: filters.capacity(), rules: rules.collect(), guest }
 }
 
 pub(super) fn rss(nic: &Nic) -> RssStatus {
@@ -144,6 +146,8 @@ pub(super) fn rss(nic: &Nic) -> RssStatus {
         table: rss.table(steering.queue_pairs()),
         effective: if nic.rx.iter().any(|q| q.is_running()) { rss.effective_table() } else { Vec::new() },
         unclassified: config.unclassified,
+        by_guest: steering.rss_is_guests(),
+        contexts: guest::contexts(&steering),
     }
 }
 

@@ -121,6 +121,11 @@ impl<F: Frames> Channel<F> {
         Channel { frames, sequence, timeout, room: vec![0; FRAME_MAX] }
     }
 
+    #[cfg(test)]
+    pub(super) fn frames(&self) -> &F {
+        &self.frames
+    }
+
     /// Gives an administration command; its result. `what` it is to do is for the error's text.
     pub(super) fn admin(
         &mut self,

@@ -186,7 +186,9 @@ impl<F: Frames> Device<F> {
     /// Receive-side scaling as it is.
     pub(super) fn rss(&mut self) -> Result<RssState, GuestError> {
         let bytes = self.ask("RSS", Class::Flownic, vendor::RSS_GET, &[])?;
-        RssState::from_bytes(&bytes).ok_or(GuestError::Nonsense("RSS".into()))
+        // A table of more than some 600 entries does not fit into the frame of an answer.
+        RssState::from_bytes(&bytes)
+            .ok_or_else(|| GuestError::Impossible("The indirection table is too long for a frame".into()))
     }
 
     /// Configures receive-side scaling.

@@ -7,16 +7,19 @@ use super::device::Device;
 use super::groups::{exists, locations};
 use super::layout::{Layout, lay_out, read_back};
 use crate::control::FlowRule;
-use crate::control::replies::{FlowAdded, FlowList, FlowStatus};
+use crate::control::replies::{FlowAdded, FlowStatus};
 use crate::steer::NtupleSpec;
 use crate::virtio::flow::{FlowAction, Limits, ObjectType, RuleObject};
 
 /// The rules that there are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestFlows {
-    /// Those of this program, as `flownic ctl flows list` has the host's.
-    #[serde(flatten)]
-    pub list: FlowList,
+    /// The interface's name.
+    pub nic: String,
+    /// Rules that fit.
+    pub capacity: u32,
+    /// Those of this program, in order of precedence, as `flownic ctl flows list` has the host's.
+    pub rules: Vec<FlowStatus>,
     /// How many there are of others: of a driver, or another program.
     pub others: u32,
 }
@@ -48,10 +51,10 @@ impl<F: Frames> Device<F> {
     pub fn flows(&mut self, name: &str) -> Result<GuestFlows, GuestError> {
         self.use_commands()?;
         let limits = self.limits()?;
-        let group = self.own_group(&limits)?;
+        let (ids, group) = self.all_rules(&limits)?;
         let mut rules = Vec::new();
         let mut others = 0;
-        for id in self.rule_ids()? {
+        for id in ids {
             // One may be gone meanwhile.
             let Some(rule) = self.rule(id)? else { continue };
             match self.read_rule(id, &rule).filter(|_| own(&rule, group)) {
@@ -59,8 +62,15 @@ impl<F: Frames> Device<F> {
                 None => others += 1,
             }
         }
-        let list = FlowList { nic: name.into(), capacity: locations(&limits), rules };
-        Ok(GuestFlows { list, others })
+        Ok(GuestFlows { nic: name.into(), capacity: locations(&limits), rules, others })
+    }
+
+    /// Ids of all rules, and this program's group. Where there is no rule, objects can perhaps not even be asked for: nobody
+    /// has said that any will be used.
+    fn all_rules(&mut self, limits: &Limits) -> Result<(Vec<u32>, Option<u32>), GuestError> {
+        let ids = self.rule_ids()?;
+        let group = if ids.is_empty() { None } else { self.own_group(limits)? };
+        Ok((ids, group))
     }
 
     fn read_rule(&mut self, id: u32, rule: &RuleObject) -> Option<FlowRule> {
@@ -201,9 +211,9 @@ impl<F: Frames> Device<F> {
     pub fn delete_flow(&mut self, loc: u32) -> Result<(), GuestError> {
         self.use_commands()?;
         let limits = self.limits()?;
-        let Some(rule) = self.at(loc, &limits)? else {
-            return Err(GuestError::Impossible(format!("There is no rule at location {loc}")));
-        };
+        let found = if self.rule_ids()?.contains(&loc) { self.at(loc, &limits)? } else { None };
+        let rule =
+            found.ok_or_else(|| GuestError::Impossible(format!("There is no rule at location {loc}")))?;
         self.delete(loc, &rule, &limits)?;
         self.drop_group(rule.group_id)
     }
@@ -220,8 +230,8 @@ impl<F: Frames> Device<F> {
     pub fn clear_flows(&mut self) -> Result<(), GuestError> {
         self.use_commands()?;
         let limits = self.limits()?;
-        let Some(group) = self.own_group(&limits)? else { return Ok(()) };
-        for id in self.rule_ids()? {
+        let (ids, Some(group)) = self.all_rules(&limits)? else { return Ok(()) };
+        for id in ids {
             match self.rule(id)? {
                 Some(rule) if rule.group_id == group => self.delete(id, &rule, &limits)?,
                 _ => {}
@@ -237,9 +247,9 @@ impl<F: Frames> Device<F> {
     pub fn others(&mut self) -> Result<u32, GuestError> {
         self.use_commands()?;
         let limits = self.limits()?;
-        let group = self.own_group(&limits)?;
+        let (ids, group) = self.all_rules(&limits)?;
         let mut others = 0;
-        for id in self.rule_ids()? {
+        for id in ids {
             others += u32::from(self.rule(id)?.is_some_and(|rule| !own(&rule, group)));
         }
         Ok(others)

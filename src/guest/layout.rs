@@ -219,7 +219,7 @@ pub(super) fn read_back(classifier: &Classifier, key: &[u8]) -> Option<NtupleSpe
     }
     if let Some(ports) = parts.next() {
         let (SelectorType::Tcp | SelectorType::Udp, ports) = ports? else { return None };
-        if !ports.only(&[0..4]) {
+        if !ports.only(&[0..2, 2..4]) {
             return None;
         }
         spec.src_port = ports.field(0, u16::from_be_bytes);
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn what_is_laid_out_is_read_back() {
         for s in [
-            "flow-type ether src 02:00:00:00:00:01 dst 02:00:00:00:00:02 m 00:00:00:00:00:ff proto 0x88b5 action 0",
+            "flow-type ether src 02:00:00:00:00:01 dst 02:00:00:00:00:00 m 00:00:00:00:00:ff proto 0x88b5 action 0",
             "flow-type ether action 0",
             "flow-type ip4 action 0",
             "flow-type ip6 action 0",

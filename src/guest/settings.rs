@@ -58,8 +58,8 @@ pub struct FilterInfo {
 pub struct CoalesceStatus {
     /// The interface's name.
     pub nic: String,
-    /// Of each queue pair.
-    pub queues: Vec<PairCoalesce>,
+    /// Of each queue pair; null for those that are not enabled.
+    pub queues: Vec<Option<PairCoalesce>>,
 }
 
 /// Interrupt moderation of a queue pair.
@@ -190,6 +190,8 @@ impl<F: Frames> Device<F> {
             effective: state.params.table.clone(),
             table: state.params.table,
             unclassified: state.params.unclassified,
+            by_guest: state.by_guest,
+            contexts: Vec::new(),
         })
     }
 
@@ -242,14 +244,19 @@ impl<F: Frames> Device<F> {
         Ok(CoalesceStatus { nic: name.into(), queues })
     }
 
-    fn pair_coalesce(&mut self, queue: u16) -> Result<PairCoalesce, GuestError> {
-        let (rx, tx) = (self.coalesce(2 * queue)?, self.coalesce(2 * queue + 1)?);
-        Ok(PairCoalesce {
+    fn pair_coalesce(&mut self, queue: u16) -> Result<Option<PairCoalesce>, GuestError> {
+        let (rx, tx) = match (self.coalesce(2 * queue), self.coalesce(2 * queue + 1)) {
+            (Ok(rx), Ok(tx)) => (rx, tx),
+            // Queues that are not enabled have none.
+            (Err(GuestError::Error(_)), _) | (_, Err(GuestError::Error(_))) => return Ok(None),
+            (Err(e), _) | (_, Err(e)) => return Err(e),
+        };
+        Ok(Some(PairCoalesce {
             rx_usecs: rx.max_usecs,
             rx_frames: rx.max_packets,
             tx_usecs: tx.max_usecs,
             tx_frames: tx.max_packets,
-        })
+        }))
     }
 
     /// Changes interrupt moderation.

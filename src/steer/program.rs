@@ -46,15 +46,13 @@ impl FilterTable {
         self.faults = faults;
     }
 
-    /// Creates a classifier for the guest.
+    /// Whether a classifier of the guest may have this mask.
     ///
     /// # Errors
-    /// As [`FilterTable::create_classifier`], and [`FilterError::Key`] if the card can't compare this.
-    pub fn program_classifier(&mut self, id: u32, mask: Mask) -> Result<(), FilterError> {
-        if !self.knobs.key.accepts(&mask) {
-            return Err(FilterError::Key(self.knobs.key));
-        }
-        self.create_classifier(id, mask)
+    /// [`FilterError::Key`] if the card can't compare this.
+    pub fn check_key(&self, mask: &Mask) -> Result<(), FilterError> {
+        let key = self.knobs.key;
+        if key.accepts(mask) { Ok(()) } else { Err(FilterError::Key(key)) }
     }
 
     /// Creates a rule for the guest, to be in force after the delay. `now` is in nanoseconds, on the clock of
@@ -194,10 +192,10 @@ mod tests {
 
     #[test]
     fn a_card_refuses_what_it_cannot_compare() {
-        let mut table = table(Knobs { key: FilterKey::FiveTuple, ..Knobs::default() });
-        assert_eq!(table.program_classifier(1, port(0).mask()), Err(FilterError::Key(FilterKey::FiveTuple)));
-        table.set_knobs(Knobs { key: FilterKey::FourTuple, ..Knobs::default() });
-        table.program_classifier(1, port(0).mask()).unwrap();
+        let five = table(Knobs { key: FilterKey::FiveTuple, ..Knobs::default() });
+        assert_eq!(five.check_key(&port(0).mask()), Err(FilterError::Key(FilterKey::FiveTuple)));
+        let four = table(Knobs { key: FilterKey::FourTuple, ..Knobs::default() });
+        assert_eq!(four.check_key(&port(0).mask()), Ok(()));
     }
 
     #[test]

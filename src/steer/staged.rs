@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::filter::{FilterError, FilterTable, Rule};
 use super::key::{Key, NEVER, WORDS};
-use super::tuple::{Action, Rank, RuleSlot};
+use super::tuple::{Action, Full, Rank, RuleSlot};
 
 /// Rank of staged rules, which nothing is compared with.
 const STAGED_GROUP: u32 = 1 << 16 | 1;
@@ -87,7 +87,10 @@ impl FilterTable {
     pub fn stage_rule(&mut self, id: u32, rule: Rule, due: u64) -> Result<RuleSlot, FilterError> {
         // For a moment it is in force, to see whether it can be. Nobody else looks meanwhile.
         let slot = self.create_rule(id, rule)?;
-        self.set_aside(id, slot)?;
+        if let Err(full) = self.set_aside(id, slot) {
+            self.forget_rule(id);
+            return Err(full.into());
+        }
         self.staged.put(id, Waiting { due, change: Change::Rule });
         Ok(slot)
     }
@@ -104,13 +107,17 @@ impl FilterTable {
         due: u64,
         at_once: bool,
     ) -> Result<(), FilterError> {
-        let (slot, _) = self.rule(id).ok_or(FilterError::NotFound { what: "rule", id })?;
+        let (slot, rule) = self.rule(id).ok_or(FilterError::NotFound { what: "rule", id })?;
         self.check_action(action)?;
         let change = match self.staged.by_id.get(&id) {
             Some(Waiting { change: Change::Rule, .. }) => Change::Rule,
             _ if at_once => Change::Action,
             _ => {
-                self.set_aside(id, slot)?;
+                if let Err(full) = self.set_aside(id, slot) {
+                    let again = self.insert_rule(id, &rule);
+                    debug_assert_eq!(again, Ok(slot), "the place that it has just left is free");
+                    return Err(full.into());
+                }
                 Change::Rule
             }
         };
@@ -157,20 +164,13 @@ impl FilterTable {
         settled
     }
 
-    /// Takes a rule that is in force out of packets' way. If that can't be, the rule is gone.
-    fn set_aside(&mut self, id: u32, slot: RuleSlot) -> Result<(), FilterError> {
+    /// Takes a rule that is in force out of packets' way. If that can't be, it is nowhere.
+    fn set_aside(&mut self, id: u32, slot: RuleSlot) -> Result<(), Full> {
         let (mask, key, rank) = aside(id);
         self.space.remove(slot);
-        match self.space.insert(STAGED_GROUP, &mask, &key, rank, Action::Drop) {
-            Ok(again) => {
-                debug_assert_eq!(slot, again, "the slot freed last is the first to be used");
-                Ok(())
-            }
-            Err(full) => {
-                self.forget_rule(id);
-                Err(full.into())
-            }
-        }
+        let again = self.space.insert(STAGED_GROUP, &mask, &key, rank, Action::Drop)?;
+        debug_assert_eq!(slot, again, "the slot freed last is the first to be used");
+        Ok(())
     }
 
     /// The opposite of [`set_aside`](Self::set_aside). False if there is no room.
@@ -315,5 +315,25 @@ mod tests {
         assert_eq!((table.next_due(), found(&table)), (Some(10 + AGAIN), None));
         table.destroy_rule(0).unwrap();
         assert_eq!((table.settle(10 + AGAIN), table.tuples(), table.staged()), (2, 64, 0));
+    }
+
+    #[test]
+    fn where_nothing_can_be_set_aside_all_stays_as_it_was() {
+        let mut table = FilterTable::new(128, 8);
+        table.create_group(0, 10).unwrap();
+        let masked = |n: u16| Match::new().ipv4().tcp().src_port(0, n).dst_port(80, 0xffff);
+        for n in 0..64 {
+            table.create_classifier(n, masked(n as u16).mask()).unwrap();
+            table.create_rule(n, Rule { classifier: n, ..rule(masked(n as u16), 1) }).unwrap();
+        }
+        // Another of the same fields: its combination stays in use without it.
+        table.create_rule(100, Rule { priority: 9, ..rule(masked(0), 3) }).unwrap();
+        assert_eq!((found(&table), table.tuples(), table.len()), (TO(3), 64, 65));
+        let e = table.stage_action(100, Action::Queue(4), 10, false).unwrap_err();
+        assert!(matches!(e, FilterError::NoSpace(_)));
+        assert_eq!((found(&table), table.rule(100).unwrap().1.action), (TO(3), Action::Queue(3)));
+        let e = table.stage_rule(101, Rule { priority: 10, ..rule(masked(0), 4) }, 10).unwrap_err();
+        assert!(matches!(e, FilterError::NoSpace(_)));
+        assert_eq!((found(&table), table.rule(101), table.len(), table.staged()), (TO(3), None, 65, 0));
     }
 }

@@ -7,7 +7,7 @@ use super::wire::{Reader, Writer};
 pub const IDENTIFY: u8 = 0;
 /// Forgets all that this guest has set up.
 pub const RESET: u8 = 1;
-/// Puts the RSS hash into the header of received frames, or not: {u8 on; u8 reserved[3]}.
+/// Puts the RSS hash into the header of received frames, or not: `{u8 on; u8 reserved[3]}`.
 pub const HASH_SET: u8 = 2;
 /// Asks how many packets a rule has decided about: {le32 rule_id}, and le64 back.
 pub const RULE_HITS: u8 = 3;
@@ -109,6 +109,8 @@ pub struct RssState {
     pub rss_mode: bool,
     /// Nobody has set a table: it spreads over all queues that run.
     pub default_table: bool,
+    /// The guest has set it, not the host.
+    pub by_guest: bool,
     /// The configuration; `max_tx_vq` means nothing.
     pub params: RssParams,
 }
@@ -124,12 +126,13 @@ impl RssState {
         r.skip(3);
         let flag = |bit: u8| flags >> bit & 1 == 1;
         let params = RssParams::read(&mut r)?;
-        Some(RssState { on: flag(0), rss_mode: flag(1), default_table: flag(2), params })
+        Some(RssState { on: flag(0), rss_mode: flag(1), default_table: flag(2), by_guest: flag(3), params })
     }
 
     /// The bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let flags = u8::from(self.on) | u8::from(self.rss_mode) << 1 | u8::from(self.default_table) << 2;
+        let flags = [self.on, self.rss_mode, self.default_table, self.by_guest];
+        let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
         let mut w = Writer::new();
         w.u8(flags).zeros(3);
         self.params.write(&mut w);
@@ -170,9 +173,9 @@ mod tests {
     fn the_state_of_rss_is_flags_and_a_configuration() {
         let params =
             RssParams { hash_types: 1, unclassified: 2, table: vec![0, 3], max_tx_vq: 0, key: vec![9; 40] };
-        let state = RssState { on: true, rss_mode: false, default_table: true, params };
+        let state = RssState { on: true, rss_mode: false, default_table: true, by_guest: true, params };
         let bytes = state.to_bytes();
-        assert_eq!(bytes[..RssState::HEADER], [0b101, 0, 0, 0]);
+        assert_eq!(bytes[..RssState::HEADER], [0b1101, 0, 0, 0]);
         assert_eq!(bytes[RssState::HEADER..], state.params.to_bytes());
         assert_eq!(RssState::from_bytes(&bytes), Some(state));
         assert_eq!(RssState::from_bytes(&bytes[..bytes.len() - 1]), None);

@@ -59,7 +59,7 @@ pub(crate) fn add(guest: &mut Guest, rule: &str) -> Result<u32, String> {
 /// Rules in ethtool's words, with their hits, and how many there are of others.
 fn list(guest: &mut Guest) -> (Vec<(String, u64)>, u32) {
     let flows = device(guest).flows("eth0").unwrap();
-    (flows.list.rules.into_iter().map(|r| (r.rule.to_string(), r.hits)).collect(), flows.others)
+    (flows.rules.into_iter().map(|r| (r.rule.to_string(), r.hits)).collect(), flows.others)
 }
 
 fn four_queues() -> Flownic {
@@ -92,6 +92,9 @@ fn another_queue(guest: &mut Guest, frame: &[u8]) -> usize {
 fn a_rule_is_added_listed_hit_and_deleted_run_by_run() {
     let flownic = four_queues();
     let mut guest = flownic.guest("n0").queue_pairs(4).connect().unwrap();
+    assert_eq!(list(&mut guest), (vec![], 0), "nobody has said yet that objects will be used");
+    device(&mut guest).clear_flows().unwrap();
+    assert_eq!(device(&mut guest).others().unwrap(), 0);
     let (a, b) = (udp(5000), udp(5001));
     let (rss_a, rss_b) = (queue_of(&mut guest, &a).unwrap(), queue_of(&mut guest, &b).unwrap());
     let to = another_queue(&mut guest, &a);
@@ -305,13 +308,13 @@ fn moderation_is_set_for_all_queues_or_one() {
         device(guest).change_coalesce(change).map_err(|e| e.to_string())
     };
     let zero = PairCoalesce { rx_usecs: 0, rx_frames: 0, tx_usecs: 0, tx_frames: 0 };
-    assert_eq!(get(&mut guest), [zero; 4]);
+    assert_eq!(get(&mut guest), [Some(zero); 4]);
     set(&mut guest, "rx-usecs 20 rx-frames 64").unwrap();
     let rx = PairCoalesce { rx_usecs: 20, rx_frames: 64, ..zero };
-    assert_eq!(get(&mut guest), [rx; 4]);
+    assert_eq!(get(&mut guest), [Some(rx); 4]);
     set(&mut guest, "queue 2 rx-usecs 50 tx-frames 8").unwrap();
     let two = PairCoalesce { rx_usecs: 50, tx_frames: 8, ..rx };
-    assert_eq!(get(&mut guest), [rx, rx, two, rx], "what is not given stays");
+    assert_eq!(get(&mut guest), [rx, rx, two, rx].map(Some), "what is not given stays");
     assert_eq!(
         set(&mut guest, "queue 4 rx-usecs 1"),
         Err("There is no queue 4: queues go from 0 to 3".into())

@@ -47,7 +47,7 @@ fn a_rule_is_in_force_after_the_delay_and_an_object_at_once() {
     let loc = add(&mut guest, &five(5000, to)).unwrap();
     assert_eq!(knobs(&flownic)["on_the_way"], 1);
     assert_eq!(queue_of(&mut guest, &a), Some(rss), "not yet");
-    assert_eq!(device(&mut guest).flows("eth0").unwrap().list.rules.len(), 1, "it is there");
+    assert_eq!(device(&mut guest).flows("eth0").unwrap().rules.len(), 1, "it is there");
     device(&mut guest).delete_flow(loc).unwrap();
     assert_eq!(knobs(&flownic)["on_the_way"], 0);
 
@@ -72,7 +72,7 @@ fn more_rules_than_can_be_on_their_way_are_to_try_again() {
     let e = add(&mut guest, &five(3, 1)).unwrap_err();
     assert_eq!(e, "Rule: the device is busy with other rules, try again (EAGAIN)");
     // The status itself.
-    let group = device(&mut guest).flows("eth0").unwrap().list.rules.len();
+    let group = device(&mut guest).flows("eth0").unwrap().rules.len();
     assert_eq!((group, &knobs(&flownic)["in_flight"]), (2, &json!(2)));
     let again = create_again(&mut guest);
     assert_eq!(again, Err((admin::Status::Again.code(), admin::Qualifier::TryAgain.code())));
@@ -137,7 +137,7 @@ fn a_card_compares_what_its_key_says_and_offers_no_more() {
         assert_eq!(offered.iter().any(|s| s.kind == 3), key != "ipv4", "{key}: IPv6");
         // What was refused left nothing behind: what was taken is all that there is.
         let count = expected.iter().filter(|t| **t).count();
-        assert_eq!(device(&mut guest).flows("eth0").unwrap().list.rules.len(), count);
+        assert_eq!(device(&mut guest).flows("eth0").unwrap().rules.len(), count);
     }
 }
 

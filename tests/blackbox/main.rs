@@ -11,6 +11,7 @@ mod garbage;
 mod guest_program;
 mod hostile;
 mod inband;
+mod inband_state;
 mod isolation;
 mod knobs;
 mod leaks;

@@ -19,7 +19,7 @@ use serde_json::json;
 ///
 /// Commands go to the NIC as frames, and so do its answers come back. The host may forbid that (`flownic serve --in-band`).
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "flownic-guest", version, propagate_version = true)]
 struct Cli {
     /// Print JSON.
     #[arg(long, global = true)]

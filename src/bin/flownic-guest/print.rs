@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use flownic::control::print as shared;
+use flownic::control::replies::FlowList;
 use flownic::control::table::Table;
 use flownic::guest::flows::GuestFlows;
 use flownic::guest::settings::{CoalesceStatus, Info};
@@ -38,8 +39,8 @@ pub(crate) fn info(i: &Info) -> String {
 }
 
 pub(crate) fn flows(flows: GuestFlows) -> String {
-    let others = flows.others;
-    let mut text = shared::flows(flows.list);
+    let GuestFlows { nic, capacity, rules, others } = flows;
+    let mut text = shared::flows(FlowList { nic, capacity, rules, guest: Vec::new() });
     if others > 0 {
         let _ = writeln!(text, "  and {others} that others have added");
     }
@@ -49,8 +50,9 @@ pub(crate) fn flows(flows: GuestFlows) -> String {
 pub(crate) fn coalesce(c: &CoalesceStatus) -> String {
     let mut table = Table::new(["queue", "rx-usecs", "rx-frames", "tx-usecs", "tx-frames"]);
     for (queue, q) in c.queues.iter().enumerate() {
-        let cells = [queue as u32, q.rx_usecs, q.rx_frames, q.tx_usecs, q.tx_frames];
-        table.row(cells.map(|n| n.to_string()));
+        let cells = q.map(|q| [q.rx_usecs, q.rx_frames, q.tx_usecs, q.tx_frames].map(|n| n.to_string()));
+        let cells = cells.unwrap_or_else(|| ["-"; 4].map(str::to_string));
+        table.row([queue.to_string()].into_iter().chain(cells));
     }
     format!("{}\n{}", c.nic, table.render(2))
 }

@@ -1,7 +1,7 @@
 //! Commands that are words in a row, the NIC's name perhaps first.
 
 use flownic::control::knobs::FAULTS;
-use flownic::control::replies::KnobChange;
+use flownic::control::replies::{CoalesceChange, KnobChange};
 pub(super) use flownic::control::rss_words::RSS;
 use flownic::control::rss_words::parse_rss;
 use flownic::control::{Request, parse_flow};
@@ -99,6 +99,31 @@ pub(super) fn inject(words: Vec<String>) -> Result<Request, String> {
     Ok(Request::Inject { nic, fault, on })
 }
 
+pub(super) const COALESCE: &[&str] = &["rx-usecs", "rx-frames", "tx-usecs", "tx-frames"];
+
+pub(super) fn set_coalesce(words: Vec<String>) -> Result<Request, String> {
+    let (nic, words) = Target::split(words, COALESCE);
+    if words.is_empty() {
+        return Err(format!("Nothing is changed; there are {}", COALESCE.join(", ")));
+    }
+    let mut change = CoalesceChange::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let place = match word.as_str() {
+            "rx-usecs" => &mut change.rx_usecs,
+            "rx-frames" => &mut change.rx_frames,
+            "tx-usecs" => &mut change.tx_usecs,
+            "tx-frames" => &mut change.tx_frames,
+            _ => return Err(format!("Moderation has no '{word}'; it has {}", COALESCE.join(", "))),
+        };
+        let value = words.next().ok_or_else(|| format!("'{word}' has no value"))?;
+        if place.replace(number(word, value)?).is_some() {
+            return Err(format!("'{word}' is given twice"));
+        }
+    }
+    Ok(Request::CoalesceSet { nic, change })
+}
+
 fn number<T: std::str::FromStr>(word: &str, s: &str) -> Result<T, String> {
     s.parse().map_err(|_| format!("{word}: '{s}' is no number that is possible"))
 }
@@ -160,6 +185,22 @@ mod tests {
         );
         for s in ["n0 fire", "n0", "busy maybe", ""] {
             assert!(inject(words(s)).unwrap_err().ends_with("table-full, busy, lost, ctrl-hang"), "{s}");
+        }
+    }
+
+    #[test]
+    fn coalesce_words() {
+        let wanted = CoalesceChange { rx_usecs: Some(20), tx_frames: Some(1), ..CoalesceChange::default() };
+        let given = set_coalesce(words("n0 rx-usecs 20 tx-frames 1"));
+        assert_eq!(given, Ok(Request::CoalesceSet { nic: Some("n0".into()), change: wanted }));
+        for (s, e) in [
+            ("n0", "Nothing is changed; there are rx-usecs"),
+            ("n0 usecs 1", "Moderation has no 'usecs'; it has rx-usecs"),
+            ("rx-usecs", "'rx-usecs' has no value"),
+            ("rx-usecs -1", "rx-usecs: '-1' is no number"),
+            ("rx-usecs 1 rx-usecs 1", "'rx-usecs' is given twice"),
+        ] {
+            assert!(set_coalesce(words(s)).unwrap_err().starts_with(e), "{s}: {:?}", set_coalesce(words(s)));
         }
     }
 
