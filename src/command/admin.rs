@@ -46,9 +46,7 @@ impl Refusal {
     /// Too many rules are on their way.
     pub(super) const TRY_AGAIN: Refusal = Refusal(Status::Again, Qualifier::TryAgain);
     /// There is no room.
-    /// Not now.
     pub(super) const NO_SPACE: Refusal = Refusal(Status::NoSpace, Qualifier::NoResource);
-    pub(super) const TRY_AGAIN: Refusal = Refusal(Status::Again, Qualifier::TryAgain);
 }
 
 /// The result of a command.

@@ -59,8 +59,6 @@ impl From<FilterError> for Refusal {
             FilterError::Exists { .. } => Refusal::EXISTS,
             FilterError::NotFound { .. } => Refusal::NO_SUCH,
             FilterError::Busy { .. } => Refusal::BUSY,
-            FilterError::TryAgain(_) => Refusal::TRY_AGAIN,
-            FilterError::Key(_) => Refusal::FIELD,
         }
     }
 }
