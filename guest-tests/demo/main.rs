@@ -1,69 +1,26 @@
-//! What flownic does, shown on a booted guest: the same flows with four ways to steer them.
+//! What flownic does, shown on a booted guest: the same flows with five ways to steer them.
 //!
 //! `scripts/demo` builds and runs this. Tables go to standard output, progress to standard error.
 
 mod bench;
 mod report;
 
-use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
-use bench::Bench;
-use guest_tests::{Guest, Kernel, Namespace, Qemu, Workdir, build, image};
+use guest_tests::guest::Driver;
+use guest_tests::rig::Rig;
+use guest_tests::stop::{self, Interrupted, Stop, progress};
+use guest_tests::{Namespace, Workdir};
 use report::Report;
 
 const USAGE: &str = "Usage: flownic-demo [--seconds N] | --prepare
 
-Boots a guest whose network card is flownic and sends the same netperf flows through it four times:
-without steering, with RSS, with learned flows, and with filters.
+Boots a guest whose network card is flownic and sends the same netperf flows through it five times:
+without steering, with RSS, with learned flows, with filters of the host, and with accelerated RFS.
 
-  --seconds N   how long each of the four takes, 1 to 60 (4)
+  --seconds N   how long each of the five takes, 1 to 60 (4)
   --prepare     make what guests need (images, their agent, QEMU), boot none
   -h, --help    this text";
-
-/// Exit status after Ctrl-C, as shells have it.
-const INTERRUPTED: u8 = 130;
-
-/// Whether the user wants it to end.
-#[derive(Clone, Default)]
-struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Listens to the usual signals; a second one ends the process at once.
-    fn on_signals() -> std::io::Result<Stop> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let stop = Stop::default();
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register_conditional_shutdown(
-                signal,
-                INTERRUPTED.into(),
-                Arc::clone(&stop.0),
-            )?;
-            signal_hook::flag::register(signal, Arc::clone(&stop.0))?;
-        }
-        Ok(stop)
-    }
-
-    fn wanted(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Fails if it has been asked for.
-    fn check(&self) -> Result<(), Interrupted> {
-        if self.wanted() { Err(Interrupted) } else { Ok(()) }
-    }
-}
-
-/// The user has had enough.
-#[derive(Debug)]
-struct Interrupted;
-
-fn progress(text: &str) {
-    eprintln!("==> {text}");
-}
 
 /// What the user wants.
 enum Task {
@@ -88,20 +45,6 @@ impl Task {
     }
 }
 
-/// Everything that guests need and that takes a while the first time.
-fn prepare() {
-    for kernel in [Kernel::Stable, Kernel::Backports] {
-        for with_module in [false, true] {
-            image::initrd(kernel, None, with_module);
-        }
-    }
-    image::tools();
-    build::guest_program();
-    for qemu in [Qemu::Host, Qemu::Backports] {
-        qemu.program();
-    }
-}
-
 /// Boots, measures each way and tears down. The reports come as they are made.
 fn demonstrate(
     stop: &Stop,
@@ -110,22 +53,23 @@ fn demonstrate(
     mut show: impl FnMut(&Report),
 ) -> Result<Vec<Report>, Interrupted> {
     let host = Namespace::new("host");
-    progress("Starting flownic with a tap in a network namespace");
-    let flownic = Bench::flownic(&host, workdir);
-    progress("Booting a guest with 4 CPUs (after those of tests, if any are running)");
-    let begun = Instant::now();
-    let guest: Guest = Bench::guest(workdir);
-    progress(&format!("It is up after {:.1} s", begun.elapsed().as_secs_f64()));
+    let flownic = Rig::flownic(&host, workdir);
+    // It has both drivers then.
+    let guest = Rig::guest(workdir, Driver::FlownicNet, 512);
     stop.check()?;
-    let bench = Bench::new(stop, &host, &flownic, &guest, workdir);
+    let mut rig = Rig::new(stop, &host, &flownic, &guest, Driver::FlownicNet);
     let mut reports = Vec::new();
     for way in bench::WAYS {
+        if rig.driver() != way.driver() {
+            progress(&format!("Giving the guest's card to {}", way.driver().name()));
+            rig.bind(way.driver());
+        }
         progress(&format!("{} for {seconds} s", way.title));
-        let report = bench.run(way, seconds)?;
+        let report = bench::run(&rig, way, seconds)?;
         show(&report);
         reports.push(report);
     }
-    bench.check_interrupts();
+    rig.check_interrupts();
     progress("Cleaning up");
     Ok(reports)
 }
@@ -139,7 +83,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok(Task::Prepare) => {
-            prepare();
+            stop::prepare();
             return ExitCode::SUCCESS;
         }
         Err(message) => {
@@ -147,31 +91,13 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let stop = Stop::on_signals().expect("signals can be listened to");
-    // A terminal's Ctrl-C reaches QEMU, too: nothing that happens from then on is worth a message.
-    let (quiet, usual) = (stop.clone(), panic::take_hook());
-    panic::set_hook(Box::new(move |info| {
-        if !quiet.wanted() {
-            usual(info);
-        }
-    }));
-    let workdir = Workdir::new();
-    let path = workdir.path().to_owned();
     println!("{}", report::HEAD);
-    // Unwinding ends the guest, the namespace and everything in it.
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
-        demonstrate(&stop, &workdir, seconds, |report| println!("\n{report}"))
-    }));
-    if stop.wanted() {
-        drop(workdir);
-        let _ = std::fs::remove_dir_all(path);
-        progress("Interrupted; everything is cleaned up");
-        return ExitCode::from(INTERRUPTED);
-    }
-    let Ok(Ok(reports)) = outcome else {
-        eprintln!("error: the demonstration failed, see above; logs are in {}", path.display());
-        std::mem::forget(workdir);
-        return ExitCode::FAILURE;
+    let outcome = stop::run("the demonstration", |stop, workdir| {
+        demonstrate(stop, workdir, seconds, |report| println!("\n{report}"))
+    });
+    let reports = match outcome {
+        Ok(reports) => reports,
+        Err(status) => return status,
     };
     match report::sentence(&reports) {
         Ok(sentence) => println!("\n{sentence}"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde_json::Value;
+use guest_tests::rig::{Queue, REASONS};
 
 use crate::bench::Way;
 
@@ -15,40 +15,6 @@ A guest with 4 CPUs and a card with 4 queue pairs; the interrupt of queue i goes
 /// control connections.
 const NEARLY_ALL: f64 = 0.9;
 
-/// A receive queue's counters.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Queue {
-    /// Frames that the guest got.
-    pub(crate) packets: u64,
-    signals: u64,
-    reasons: [u64; REASONS.len()],
-}
-
-/// Counters of reasons, and what they are called here.
-const REASONS: [(&str, &str); 4] =
-    [("by_filter", "filter"), ("by_learned", "learned"), ("by_rss", "RSS"), ("by_default", "default")];
-
-impl Queue {
-    /// From an object of counters.
-    ///
-    /// # Panics
-    /// When one is missing.
-    pub(crate) fn new(counters: &Value) -> Queue {
-        let get = |name: &str| {
-            let value = counters.get(name).and_then(Value::as_u64);
-            value.unwrap_or_else(|| panic!("No counter {name} in {counters}"))
-        };
-        let reasons = REASONS.map(|(name, _)| get(name));
-        Queue { packets: get("packets"), signals: get("signals"), reasons }
-    }
-
-    fn plus(self, other: &Queue) -> Queue {
-        let mut reasons = self.reasons;
-        reasons.iter_mut().zip(other.reasons).for_each(|(sum, more)| *sum += more);
-        Queue { packets: self.packets + other.packets, signals: self.signals + other.signals, reasons }
-    }
-}
-
 /// One way to steer, measured.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -56,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) number: usize,
     /// The way.
     pub(crate) way: Way,
+    /// What was typed in the guest.
+    pub(crate) guest_commands: Vec<String>,
     /// One of the rules, if there were any.
     pub(crate) rule: Option<String>,
     /// Number of flows, and of rules if there were any.
@@ -72,14 +40,13 @@ pub(crate) struct Report {
 
 impl Report {
     fn all(&self) -> Queue {
-        self.queues.iter().fold(Queue::default(), |sum, queue| sum.plus(queue))
+        Queue::sum(&self.queues)
     }
 
-    /// Share of packets that the way's own reason decided about.
-    fn by_own_reason(&self) -> f64 {
+    /// Share of packets that the way's own reasons decided about.
+    fn by_own_reasons(&self) -> f64 {
         let all = self.all();
-        let place = REASONS.iter().position(|(name, _)| *name == self.way.reason).unwrap_or_default();
-        share(all.reasons[place], all.packets)
+        share(self.way.reasons.iter().map(|reason| all.by(reason)).sum(), all.packets)
     }
 
     /// Share of packets that arrived where their server runs.
@@ -106,6 +73,9 @@ impl fmt::Display for Report {
         }
         if let Some(rule) = &self.rule {
             writeln!(f, "   $ flownic ctl flows add n0 {rule}    (and {} more)", self.flows - 1)?;
+        }
+        for command in &self.guest_commands {
+            writeln!(f, "   guest# {command}")?;
         }
         let heads = ["queue", "CPU", "packets", "signals"].into_iter().chain(REASONS.map(|(_, name)| name));
         write_row(f, heads)?;
@@ -143,28 +113,32 @@ fn write_row(f: &mut fmt::Formatter, cells: impl Iterator<Item = impl AsRef<str>
 /// When it was not what it should have been.
 pub(crate) fn sentence(reports: &[Report]) -> Result<String, String> {
     for report in reports {
-        let (title, own) = (report.way.title, report.by_own_reason());
+        let (title, own) = (report.way.title, report.by_own_reasons());
         if own < NEARLY_ALL {
             return Err(format!("{title}: only {:.0} % of packets were steered that way", 100.0 * own));
         }
     }
-    let [none, rss, learned, filters] = reports else {
-        return Err(format!("{} ways measured instead of 4", reports.len()));
+    let [none, rss, learned, filters, accelerated] = reports else {
+        return Err(format!("{} ways measured instead of 5", reports.len()));
     };
     if none.used() != 1 || rss.used() < 2 {
         return Err(format!("{} queues in use without steering and {} with RSS", none.used(), rss.used()));
     }
-    if learned.home() < NEARLY_ALL || filters.home() < NEARLY_ALL {
-        return Err("Learned flows and filters did not bring packets to the CPU of their server".to_owned());
+    for report in [learned, filters, accelerated] {
+        if report.home() < NEARLY_ALL {
+            return Err(format!("{} did not bring packets to the CPU of their server", report.way.title));
+        }
     }
     Ok(format!(
         "What you just saw: the same {} flows came in on one queue without steering, were spread over {} queues by RSS,\n\
-         which cannot know where their servers run ({:.0} % met their CPU), and with learned flows or filters each came in\n\
-         on the queue of its server's CPU ({:.0} % and {:.0} %); the reason was counted for every packet.",
+         which cannot know where their servers run ({:.0} % met their CPU), and with learned flows, filters of the host or filters\n\
+         that the guest's kernel asked for, each came in on the queue of its server's CPU ({:.0} %, {:.0} % and {:.0} %); the reason\n\
+         was counted for every packet.",
         rss.flows,
         rss.used(),
         100.0 * rss.home(),
         100.0 * learned.home(),
-        100.0 * filters.home()
+        100.0 * filters.home(),
+        100.0 * accelerated.home()
     ))
 }

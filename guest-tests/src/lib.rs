@@ -8,6 +8,7 @@
 //! * [`Link`]: two interfaces that reach each other, and all kinds of traffic between them.
 //! * [`nic`] and [`traffic`]: interfaces and their counters per queue; netperf, ping and checksummed transfers.
 //! * [`frame`]: frames made by hand, and the receive queue that RSS picks for them.
+//! * [`rig`] and [`stop`]: what the demo and the experiments have in common.
 //! * [`wire`]: a tap and a guest's card, and which queue every frame must arrive on.
 //! * [`wait`]: the only place that waits for something by looking again.
 //!
@@ -25,7 +26,9 @@ pub mod machine;
 pub mod namespace;
 pub mod nic;
 pub mod protocol;
+pub mod rig;
 pub mod slots;
+pub mod stop;
 pub mod traffic;
 pub mod wait;
 pub mod wire;
