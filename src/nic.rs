@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use log::{info, warn};
 
+use crate::command::{self, GuestState};
 use crate::config::NicConfig;
 use crate::dataplane::worker::WorkerHandle;
 use crate::offload::Accepts;
@@ -154,6 +155,8 @@ pub struct Nic {
     pub hash_in_header: AtomicBool,
     /// Whether the driver that starts is a new one.
     pub drivers: DriverWatch,
+    /// What the guest has set up with commands, beside steering. Locked before steering, never after it.
+    guest: Mutex<GuestState>,
     /// Any receive queue runs.
     has_targets: AtomicBool,
     /// The TAP device on its port, for its carrier.
@@ -193,6 +196,7 @@ impl Nic {
             link_up: AtomicBool::new(true),
             hash_in_header: AtomicBool::new(false),
             drivers: DriverWatch::default(),
+            guest: Mutex::new(GuestState::new(config.queue_pairs)),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),
             trace: Trace::default(),
@@ -262,11 +266,21 @@ impl Nic {
         }
     }
 
+    /// What the guest has set up with commands, beside steering. The caller must not hold the steering lock.
+    pub fn guest_state(&self) -> MutexGuard<'_, GuestState> {
+        self.guest.lock().expect("no command panics")
+    }
+
     /// Forgets all that the guest has set up with commands: its driver starts anew, or says so. What the host has set stays,
     /// and so do learned flows. The caller must not hold the steering lock.
     pub fn forget_guest(&self) {
-        self.hash_in_header.store(false, Ordering::Relaxed);
-        self.steering.write().expect("steering never panics").filters_mut().reset_objects();
+        command::forget(self, &mut self.guest_state());
+    }
+
+    /// A virtqueue (2i receives, 2i + 1 transmits) is disabled, or its driver sets it up anew: moderation that was set for it
+    /// alone is forgotten (5.1.6.5.10).
+    pub fn restart_moderation(&self, vq_index: usize) {
+        self.guest_state().moderation.restart_queue(vq_index);
     }
 
     /// The link as the host wants it.

@@ -156,10 +156,31 @@ impl FilterTable {
         if self.groups.contains_key(&id) {
             return Err(FilterError::Exists { what: "group", id });
         }
-        if self.groups.values().any(|g| g.priority == priority) {
+        self.check_priority(id, priority)?;
+        self.groups.insert(id, Group { priority, rules: 0 });
+        Ok(())
+    }
+
+    /// Gives another priority to a group without rules.
+    pub fn modify_group(&mut self, id: u32, priority: u16) -> Result<(), FilterError> {
+        self.check_priority(id, priority)?;
+        match self.groups.get_mut(&id) {
+            None => Err(FilterError::NotFound { what: "group", id }),
+            Some(&mut Group { rules, .. }) if rules != 0 => {
+                Err(FilterError::Busy { what: "group", id, rules })
+            }
+            Some(group) => {
+                group.priority = priority;
+                Ok(())
+            }
+        }
+    }
+
+    /// Refuses a priority that another group has.
+    fn check_priority(&self, id: u32, priority: u16) -> Result<(), FilterError> {
+        if self.groups.iter().any(|(other, g)| *other != id && g.priority == priority) {
             return Err(FilterError::Exists { what: "group priority", id: priority.into() });
         }
-        self.groups.insert(id, Group { priority, rules: 0 });
         Ok(())
     }
 
@@ -183,6 +204,20 @@ impl FilterTable {
         }
         self.classifiers.insert(id, Classifier { mask, rules: 0 });
         Ok(())
+    }
+
+    /// Lets a classifier without rules compare something else.
+    pub fn modify_classifier(&mut self, id: u32, mask: Mask) -> Result<(), FilterError> {
+        match self.classifiers.get_mut(&id) {
+            None => Err(FilterError::NotFound { what: "classifier", id }),
+            Some(&mut Classifier { rules, .. }) if rules != 0 => {
+                Err(FilterError::Busy { what: "classifier", id, rules })
+            }
+            Some(classifier) => {
+                classifier.mask = mask;
+                Ok(())
+            }
+        }
     }
 
     /// Destroys a classifier without rules.
@@ -221,6 +256,15 @@ impl FilterTable {
         Ok(slot)
     }
 
+    /// Changes what becomes of a rule's packets. A packet meets the old action or the new one, and its hits go on.
+    pub fn modify_rule(&mut self, id: u32, action: Action) -> Result<(), FilterError> {
+        check_action(action, self.queue_pairs)?;
+        let (slot, rule) = self.rules.get_mut(&id).ok_or(FilterError::NotFound { what: "rule", id })?;
+        rule.action = action;
+        self.space.set_action(*slot, action);
+        Ok(())
+    }
+
     /// Destroys a rule.
     pub fn destroy_rule(&mut self, id: u32) -> Result<(), FilterError> {
         let (slot, rule) = self.rules.remove(&id).ok_or(FilterError::NotFound { what: "rule", id })?;
@@ -233,6 +277,17 @@ impl FilterTable {
     /// A group's priority.
     pub fn group(&self, id: u32) -> Option<u16> {
         self.groups.get(&id).map(|g| g.priority)
+    }
+
+    /// How many rules are in a group.
+    pub fn rules_in_group(&self, id: u32) -> u32 {
+        self.groups.get(&id).map_or(0, |g| g.rules)
+    }
+
+    /// How many rules send their packets through an RSS context.
+    pub fn rules_of_context(&self, context: u16) -> u32 {
+        let uses = |rule: &Rule| matches!(rule.action, Action::Context { id, .. } if id == context);
+        self.rules.values().filter(|(_, rule)| uses(rule)).count() as u32
     }
 
     /// A classifier's mask.
@@ -280,6 +335,10 @@ fn check_action(action: Action, queue_pairs: u16) -> Result<(), FilterError> {
         Action::Queue(q) if q >= queue_pairs => {
             let last = queue_pairs.saturating_sub(1);
             Err(FilterError::Invalid(format!("There is no receive queue {q}: queues go from 0 to {last}")))
+        }
+        Action::Context { offset, .. } if offset >= queue_pairs => {
+            let last = queue_pairs.saturating_sub(1);
+            Err(FilterError::Invalid(format!("A queue offset of {offset} leads nowhere: 0 to {last} do")))
         }
         _ => Ok(()),
     }
@@ -393,6 +452,49 @@ mod tests {
         table.destroy_classifier(0).unwrap();
         assert_eq!(table.destroy_group(0), Err(FilterError::NotFound { what: "group", id: 0 }));
         assert_eq!(table.destroy_classifier(0), Err(FilterError::NotFound { what: "classifier", id: 0 }));
+    }
+
+    #[test]
+    fn what_no_rule_refers_to_can_be_modified_and_of_a_rule_its_action() {
+        let mut table = table(8);
+        table.create_group(1, 20).unwrap();
+        assert_eq!(
+            table.modify_group(1, 10),
+            Err(FilterError::Exists { what: "group priority", id: 10 }),
+            "it is group 0's"
+        );
+        assert_eq!(table.modify_group(2, 9), Err(FilterError::NotFound { what: "group", id: 2 }));
+        table.modify_group(1, 20).unwrap();
+        table.modify_group(1, 5).unwrap();
+        assert_eq!(table.group(1), Some(5));
+        let any_tcp = Match::new().ipv4().tcp();
+        table.modify_classifier(0, any_tcp.mask()).unwrap();
+        let slot = table.create_rule(3, rule(0, any_tcp, 1)).unwrap();
+        assert_eq!(table.modify_group(0, 11), Err(FilterError::Busy { what: "group", id: 0, rules: 1 }));
+        let mask = port(0).mask();
+        assert_eq!(
+            table.modify_classifier(0, mask),
+            Err(FilterError::Busy { what: "classifier", id: 0, rules: 1 })
+        );
+        assert_eq!(
+            table.modify_classifier(1, mask),
+            Err(FilterError::NotFound { what: "classifier", id: 1 })
+        );
+
+        for action in [Action::Queue(7), Action::Drop, Action::Context { id: 4, offset: 7 }] {
+            table.modify_rule(3, action).unwrap();
+            assert_eq!(table.lookup(&tcp4().headers()), Some((slot, action)));
+            assert_eq!(table.rule(3).unwrap().1.action, action);
+        }
+        assert_eq!(
+            (table.rules_of_context(4), table.rules_of_context(0), table.rules_in_group(0)),
+            (1, 0, 1)
+        );
+        for action in [Action::Queue(8), Action::Context { id: 4, offset: 8 }] {
+            assert!(matches!(table.modify_rule(3, action), Err(FilterError::Invalid(_))));
+        }
+        assert_eq!(table.modify_rule(4, Action::Drop), Err(FilterError::NotFound { what: "rule", id: 4 }));
+        assert_eq!(table.rules_of_context(4), 1, "what is refused changes nothing");
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //!
 //! 1. no receive queue is enabled: drop;
 //! 2. receive mode: MAC and VLAN filters (promiscuous and without VLAN filter until someone sets them);
-//! 3. the flow-filter rule that matches best (`filter`): drop, or a queue. If that queue is not enabled, the packet goes on as if
-//!    no rule had matched (a lesser rule is not tried);
+//! 3. the flow-filter rule that matches best (`filter`): drop, a queue, or the queue that an RSS context names (`context`). If that
+//!    queue is not enabled, the packet goes on as if no rule had matched (a lesser rule is not tried);
 //! 4. in [`Mode::Automatic`] the learned flows (`learn`), if the queue is enabled;
 //! 5. the RSS hash (`rss`), over enabled queues only; packets without a hash go to the queue set for them;
 //! 6. queue 0, or the lowest enabled one.
@@ -16,7 +16,9 @@
 //! half of a lock whose read half the data plane takes once per batch; each change leaves it complete.
 
 mod cache;
+mod context;
 mod filter;
+mod guest;
 mod hash;
 mod key;
 mod learn;
@@ -27,6 +29,7 @@ mod rxmode;
 mod tuple;
 
 pub use cache::VerdictCache;
+pub use context::{CONTEXTS_MAX, ContextError};
 pub use filter::{CLASSIFIERS_LIMIT, FilterError, FilterTable, GROUPS_LIMIT, Rule};
 pub use key::{Mask, Match};
 pub use learn::{LearnConfig, LearnStats, LearnTable, Tick};
@@ -38,6 +41,9 @@ pub use rss::{
 };
 pub use rxmode::{RxFilter, RxMode, VlanFilter};
 pub use tuple::{Action, RuleSlot};
+
+use context::Contexts;
+use guest::HostRss;
 
 use crate::packet::Headers;
 
@@ -168,6 +174,9 @@ pub struct Steering {
     rx: RxFilter,
     filters: FilterTable,
     rss: Rss,
+    contexts: Contexts,
+    /// What the host had set, while the RSS configuration is the guest's.
+    host_rss: Option<HostRss>,
     /// How often anything was, or may have been, changed.
     changes: u64,
 }
@@ -187,6 +196,8 @@ impl Steering {
             rx: RxFilter::default(),
             filters: FilterTable::new(config.filter_capacity, queue_pairs),
             rss: Rss::new(rss, table_len),
+            contexts: Contexts::default(),
+            host_rss: None,
             changes: 0,
         }
     }
@@ -206,6 +217,13 @@ impl Steering {
             }
             Some((slot, Action::Queue(queue))) if self.is_enabled(queue) => {
                 return Verdict::Queue { queue, reason: Reason::Filter, rule: Some(slot) };
+            }
+            Some((slot, Action::Context { id, offset })) => {
+                if let Some(queue) = self.contexts.queue(id, offset, h)
+                    && self.is_enabled(queue)
+                {
+                    return Verdict::Queue { queue, reason: Reason::Filter, rule: Some(slot) };
+                }
             }
             _ => {}
         }
@@ -264,9 +282,10 @@ impl Steering {
         self.queue_pairs
     }
 
-    /// Sets whether learned flows have a say.
+    /// The host sets whether learned flows have a say.
     pub fn set_mode(&mut self, mode: Mode) {
         self.changes += 1;
+        self.host_rss = None;
         self.mode = mode;
     }
 
@@ -281,9 +300,10 @@ impl Steering {
         self.learn_on = on;
     }
 
-    /// Switches the RSS hash on or off. Without it, and without learned flows and rules, everything goes to queue 0.
+    /// The host switches the RSS hash on or off. Without it, and without learned flows and rules, everything goes to queue 0.
     pub fn set_rss_on(&mut self, on: bool) {
         self.changes += 1;
+        self.host_rss = None;
         self.rss_on = on;
     }
 
@@ -324,10 +344,11 @@ impl Steering {
         &self.rss
     }
 
-    /// Configures RSS; a refused configuration changes nothing. The mode is [`Steering::set_mode`]'s.
+    /// The host configures RSS; a refused configuration changes nothing. The mode is [`Steering::set_mode`]'s.
     pub fn set_rss(&mut self, config: RssConfig) -> Result<(), RssError> {
         Rss::check(&config, self.queue_pairs)?;
         self.changes += 1;
+        self.host_rss = None;
         self.rss.set_config(config);
         self.update_rss();
         Ok(())

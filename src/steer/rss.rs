@@ -9,6 +9,8 @@
 //! *effective* table is computed from it whenever it or the set of enabled queues changes; in it every entry names an enabled queue. A
 //! packet reads only the effective table: one load.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::packet::{Headers, L3, PROTO_TCP, PROTO_UDP};
@@ -163,7 +165,7 @@ const POSITIONS: usize = 36;
 /// against 2.7, and 5.2 against 4.3 when everything else had just left the first-level cache.
 #[derive(Clone)]
 pub struct Toeplitz {
-    bytes: Box<[[u32; 256]; POSITIONS]>,
+    bytes: Arc<[[u32; 256]; POSITIONS]>,
 }
 
 impl Toeplitz {
@@ -179,7 +181,7 @@ impl Toeplitz {
                 }
             }
         }
-        Self { bytes }
+        Self { bytes: bytes.into() }
     }
 
     /// The contribution of the eight bytes of `word` (the first in its top bits) at `position`.
@@ -212,6 +214,29 @@ impl Toeplitz {
     fn ports(&self, l3: L3, (src, dst): (u16, u16)) -> u32 {
         let ports = u32::from(src) << 16 | u32::from(dst);
         if l3 == L3::V6 { self.half(32, ports) } else { self.half(8, ports) }
+    }
+
+    /// The hash of a packet and what it covers, or `None` if none of the hash `types` applies.
+    #[inline]
+    pub(super) fn hash(&self, types: u32, h: &Headers) -> Option<(u32, HashReport)> {
+        use hash_type::{IPV4, IPV6, TCPV4, TCPV6, UDPV4, UDPV6};
+        let (tcp, udp, ip, reports) = match h.l3 {
+            L3::None => return None,
+            L3::V4 => (TCPV4, UDPV4, IPV4, [HashReport::TcpV4, HashReport::UdpV4, HashReport::Ipv4]),
+            L3::V6 => (TCPV6, UDPV6, IPV6, [HashReport::TcpV6, HashReport::UdpV6, HashReport::Ipv6]),
+        };
+        if let Some(ports) = h.ports {
+            let report = match h.protocol {
+                PROTO_TCP if types & tcp != 0 => Some(reports[0]),
+                PROTO_UDP if types & udp != 0 => Some(reports[1]),
+                _ => None,
+            };
+            if let Some(report) = report {
+                let hash = self.addresses(h.l3, h.addr()) ^ self.ports(h.l3, ports);
+                return Some((hash, report));
+            }
+        }
+        (types & ip != 0).then(|| (self.addresses(h.l3, h.addr()), reports[2]))
     }
 }
 
@@ -255,25 +280,12 @@ impl Rss {
     /// The hash of a packet and what it covers, or `None` if no enabled hash type applies.
     #[inline]
     pub fn hash(&self, h: &Headers) -> Option<(u32, HashReport)> {
-        use hash_type::{IPV4, IPV6, TCPV4, TCPV6, UDPV4, UDPV6};
-        let types = self.config.hash_types;
-        let (tcp, udp, ip, reports) = match h.l3 {
-            L3::None => return None,
-            L3::V4 => (TCPV4, UDPV4, IPV4, [HashReport::TcpV4, HashReport::UdpV4, HashReport::Ipv4]),
-            L3::V6 => (TCPV6, UDPV6, IPV6, [HashReport::TcpV6, HashReport::UdpV6, HashReport::Ipv6]),
-        };
-        if let Some(ports) = h.ports {
-            let report = match h.protocol {
-                PROTO_TCP if types & tcp != 0 => Some(reports[0]),
-                PROTO_UDP if types & udp != 0 => Some(reports[1]),
-                _ => None,
-            };
-            if let Some(report) = report {
-                let hash = self.toeplitz.addresses(h.l3, h.addr()) ^ self.toeplitz.ports(h.l3, ports);
-                return Some((hash, report));
-            }
-        }
-        (types & ip != 0).then(|| (self.toeplitz.addresses(h.l3, h.addr()), reports[2]))
+        self.toeplitz.hash(self.config.hash_types, h)
+    }
+
+    /// The prepared key.
+    pub(super) fn toeplitz(&self) -> &Toeplitz {
+        &self.toeplitz
     }
 
     /// The queue of a packet: by hash, or `Err` with the one for packets without.

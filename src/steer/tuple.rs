@@ -44,6 +44,13 @@ pub enum Action {
     Drop,
     /// The packet goes to this receive queue (counted from 0, not a virtqueue index).
     Queue(u16),
+    /// The packet goes where an RSS context says.
+    Context {
+        /// Which context.
+        id: u16,
+        /// Added to the queue that the context names.
+        offset: u16,
+    },
 }
 
 /// Where a rule lives: dense, below the table's capacity, for as long as the rule exists. Workers keep hit counters in arrays
@@ -252,6 +259,11 @@ impl TupleSpace {
         }
         self.reorder(tuple);
         Ok(RuleSlot(slot))
+    }
+
+    /// Changes what a rule does, and nothing else; `slot` must be in use.
+    pub(crate) fn set_action(&mut self, RuleSlot(slot): RuleSlot, action: Action) {
+        self.actions[slot as usize] = action;
     }
 
     /// Removes a rule; `slot` must be in use.

@@ -186,6 +186,10 @@ impl NetVring {
 
     fn start(&self, c: &Captured) -> Result<(), StartError> {
         let nic = self.nic();
+        if c.setup.base == 0 {
+            // Its driver has set it up anew; else it goes on where it was.
+            nic.restart_moderation(self.cell.index);
+        }
         let features = nic.features.load(Ordering::Relaxed);
         let has = |bit| features & bit != 0;
         let setup = RingSetup {
@@ -343,6 +347,9 @@ impl VringT<GuestMemory> for NetVring {
     fn set_enabled(&self, enabled: bool) {
         self.inner.set_enabled(enabled);
         let mut c = self.captured();
+        if c.enabled && !enabled {
+            self.nic().restart_moderation(self.cell.index);
+        }
         c.enabled = enabled;
         self.sync(&mut c);
     }

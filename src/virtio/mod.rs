@@ -1,8 +1,14 @@
-//! The virtio specification as types: feature bits, the network header, device limits.
+//! The virtio specification as types: feature bits, the network header, commands and what they are about.
 //!
 //! Section numbers are those of virtio 1.4 (committee specification 01).
 
+pub mod admin;
 pub mod channel;
+pub mod ctrl;
+pub mod flow;
+pub mod statistics;
+pub mod vendor;
+pub mod wire;
 
 use std::fmt;
 
@@ -40,6 +46,7 @@ features! {
     F_CTRL_VQ = 17, "ctrl_vq";
     F_CTRL_RX = 18, "ctrl_rx";
     F_CTRL_VLAN = 19, "ctrl_vlan";
+    F_CTRL_RX_EXTRA = 20, "ctrl_rx_extra";
     F_GUEST_ANNOUNCE = 21, "guest_announce";
     F_MQ = 22, "mq";
     F_CTRL_MAC_ADDR = 23, "ctrl_mac_addr";
@@ -51,9 +58,14 @@ features! {
     F_VERSION_1 = 32, "version_1";
     F_RING_PACKED = 34, "ring_packed";
     F_IN_ORDER = 35, "in_order";
+    F_DEVICE_STATS = 50, "device_stats";
+    F_VQ_NOTF_COAL = 52, "vq_notf_coal";
+    F_NOTF_COAL = 53, "notf_coal";
     F_GUEST_USO4 = 54, "guest_uso4";
     F_GUEST_USO6 = 55, "guest_uso6";
     F_HOST_USO = 56, "host_uso";
+    F_HASH_REPORT = 57, "hash_report";
+    F_RSS = 60, "rss";
 }
 
 /// The bit of a feature's name, or `None` for a name that nobody knows.

@@ -1,0 +1,119 @@
+//! Interrupt moderation (5.1.6.5.10, notification coalescing): which values hold for which queue.
+//!
+//! The last command that set a queue's values wins, whichever it was: one for all queues of a direction replaces what was
+//! set for a single one. A queue that is disabled, or that its driver sets up anew, has the values of its direction again. A
+//! guest that is forgotten leaves those that the host has set, at first 0: an interrupt for every packet.
+
+use super::control::{DONE, Outcome};
+use crate::nic::Nic;
+use crate::virtio::ctrl::{Coalesce, QueueCoalesce, coalesce};
+use crate::virtio::wire::{Reader, Writer};
+
+/// Values for each direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Directions {
+    /// Of receive queues.
+    pub rx: Coalesce,
+    /// Of transmit queues.
+    pub tx: Coalesce,
+}
+
+impl Directions {
+    /// Those of a virtqueue: even ones receive.
+    fn of(&self, vq_index: usize) -> Coalesce {
+        if vq_index.is_multiple_of(2) { self.rx } else { self.tx }
+    }
+}
+
+/// The values of one NIC. See the module's documentation.
+#[derive(Debug, Clone)]
+pub struct Moderation {
+    /// As the host has set them.
+    host: Directions,
+    /// As they were set last for a direction.
+    common: Directions,
+    /// By virtqueue.
+    queues: Box<[Coalesce]>,
+}
+
+impl Moderation {
+    /// An interrupt for every packet.
+    pub fn new(queue_pairs: u16) -> Self {
+        Moderation {
+            host: Directions::default(),
+            common: Directions::default(),
+            queues: vec![Coalesce::default(); 2 * usize::from(queue_pairs)].into(),
+        }
+    }
+
+    /// Values of a virtqueue (2i receives, 2i + 1 transmits); that of a queue that there is not sends every interrupt.
+    pub fn of_queue(&self, vq_index: usize) -> Coalesce {
+        self.queues.get(vq_index).copied().unwrap_or_default()
+    }
+
+    /// Values as they were set last for each direction.
+    pub fn common(&self) -> Directions {
+        self.common
+    }
+
+    /// The host sets values for all queues of a direction, or of both.
+    pub fn set_host(&mut self, rx: Option<Coalesce>, tx: Option<Coalesce>) {
+        if let Some(rx) = rx {
+            self.host.rx = rx;
+            self.set_direction(0, rx);
+        }
+        if let Some(tx) = tx {
+            self.host.tx = tx;
+            self.set_direction(1, tx);
+        }
+    }
+
+    /// A virtqueue was disabled or is set up anew.
+    pub fn restart_queue(&mut self, vq_index: usize) {
+        if let Some(queue) = self.queues.get_mut(vq_index) {
+            *queue = self.common.of(vq_index);
+        }
+    }
+
+    /// Back to what the host has set.
+    pub(super) fn forget_guest(&mut self) {
+        self.common = self.host;
+        (0..self.queues.len()).for_each(|i| self.restart_queue(i));
+    }
+
+    fn set_direction(&mut self, first: usize, values: Coalesce) {
+        *(if first == 0 { &mut self.common.rx } else { &mut self.common.tx }) = values;
+        self.queues.iter_mut().skip(first).step_by(2).for_each(|q| *q = values);
+    }
+
+    pub(super) fn execute(&mut self, nic: &Nic, command: u8, data: &[u8]) -> Outcome {
+        match command {
+            coalesce::RX_SET => self.set_direction(0, Coalesce::from_bytes(data)?),
+            coalesce::TX_SET => self.set_direction(1, Coalesce::from_bytes(data)?),
+            coalesce::VQ_SET => {
+                let wanted = QueueCoalesce::from_bytes(data)?;
+                self.queues[enabled(nic, wanted.vq_index)?] = wanted.coalesce;
+            }
+            coalesce::VQ_GET => {
+                let mut r = Reader::new(data);
+                let (vq_index, reserved) = (r.le16(), r.le16());
+                if r.is_short() {
+                    return None;
+                }
+                let values = self.queues[enabled(nic, vq_index)?];
+                let mut w = Writer::new();
+                return Some(w.le16(vq_index).le16(reserved).bytes(&values.to_bytes()).finish());
+            }
+            _ => return None,
+        }
+        DONE
+    }
+}
+
+/// The place of a virtqueue that runs.
+fn enabled(nic: &Nic, vq_index: u16) -> Option<usize> {
+    let i = usize::from(vq_index);
+    let runs =
+        if i.is_multiple_of(2) { nic.rx.get(i / 2)?.is_running() } else { nic.tx.get(i / 2)?.is_running() };
+    runs.then_some(i)
+}
