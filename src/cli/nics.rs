@@ -18,6 +18,7 @@ pub(super) struct NicFlags {
     /// (default null; link leads to a NIC with port=tap, port=link or no port=, and shares its wire); features=-mrg_rxbuf-event_idx; mtu=N (default 1500); capture=FILE; filters=N (rules that fit);
     /// learn-entries=N and learn-idle=SECONDS (learned flows); rss-table=N; rss-key=HEX:HEX:...;
     /// in-band=off|user|kernel|all (commands of the guest)
+    /// coalesce=nic|strict (how moderation values of 0 are read)
     #[arg(long, value_name = "NAME,KEY=VALUE,...")]
     nic: Vec<NicSettings>,
     #[command(flatten)]

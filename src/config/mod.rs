@@ -18,6 +18,7 @@ pub use settings::{ConfigError, CpuList, Settings};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::dataplane::notify::CoalesceRule;
 use crate::port::template::GenConfig;
 use crate::steer::{LearnConfig, SteerConfig};
 use crate::vhost::Endpoint;
@@ -138,6 +139,8 @@ pub struct NicConfig {
     pub capture: Option<PathBuf>,
     /// Which roads commands of the guest may take.
     pub in_band: InBand,
+    /// How moderation values of 0 are read.
+    pub coalesce: CoalesceRule,
 }
 
 /// The whole process.

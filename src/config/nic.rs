@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::{ConfigError, FeatureEdits, InBand, MAX_QUEUE_PAIRS, NicConfig, PortConfig, resolve_features};
+use crate::dataplane::notify::CoalesceRule;
 use crate::steer::{LearnConfig, RssKey, SteerConfig, TABLE_MAX};
 use crate::vhost::Endpoint;
 
@@ -25,7 +26,7 @@ const IDLE_MAX: u16 = 16383;
 const SOCKET_PATH_MAX: usize = 107;
 
 const KEYS: &str = "socket, mode, fd, queues, port, features, mtu, capture, filters, learn-entries, learn-idle, \
-                    rss-table, rss-key, in-band";
+                    rss-table, rss-key, in-band, coalesce";
 const PORTS: &str = "tap:NAME, link:NIC, loopback, echo, null or gen[:flows=N;size=N;rate=N...]";
 
 /// What was said about one NIC.
@@ -49,6 +50,7 @@ pub struct NicSettings {
     rss_table: Option<u16>,
     rss_key: Option<RssKey>,
     in_band: Option<InBand>,
+    coalesce: Option<CoalesceRule>,
 }
 
 impl NicSettings {
@@ -85,6 +87,7 @@ impl NicSettings {
             "rss-table" => self.rss_table = Some(at.table()?),
             "rss-key" => self.rss_key = Some(parse_key(value).map_err(|e| at.because(e))?),
             "in-band" => self.in_band = Some(at.choice(&InBand::NAMES)?),
+            "coalesce" => self.coalesce = Some(at.choice(&CoalesceRule::NAMES)?),
             _ => {
                 return Err(ConfigError::UnknownKey {
                     nic: self.name.clone(),
@@ -145,6 +148,7 @@ impl NicSettings {
             },
             capture: self.capture.as_ref().or(capture).cloned(),
             in_band: self.in_band.unwrap_or(in_band),
+            coalesce: self.coalesce.unwrap_or_default(),
         })
     }
 }

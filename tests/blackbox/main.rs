@@ -15,6 +15,7 @@ mod leaks;
 mod lifecycle;
 mod link;
 mod memory;
+mod moderation;
 mod negotiation;
 mod properties;
 mod signals;
