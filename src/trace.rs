@@ -45,6 +45,9 @@ pub struct TraceRecord {
     pub reason: String,
     /// The rule that decided: its slot, and on the control socket its location.
     pub rule: Option<u32>,
+    /// The guest's rule that decided, on the control socket: its id.
+    #[serde(default)]
+    pub guest_rule: Option<u32>,
     /// Bytes of the frame.
     pub len: usize,
     /// Source MAC address.
@@ -83,6 +86,7 @@ impl TraceRecord {
             queue,
             reason: reason.into(),
             rule: rule.map(|slot| slot.0),
+            guest_rule: None,
             len,
             src_mac: h.src.to_string(),
             dst_mac: h.dst.to_string(),

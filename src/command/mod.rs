@@ -8,6 +8,7 @@
 //! worker that carries it out has a transmit queue in hand.
 
 mod admin;
+pub mod channel;
 mod control;
 pub mod moderation;
 mod objects;
@@ -20,8 +21,6 @@ mod tests;
 mod vendor;
 
 use std::sync::atomic::Ordering;
-
-pub mod channel;
 
 use crate::nic::Nic;
 use crate::virtio::flow::{Classifier, RuleObject};

@@ -83,6 +83,11 @@ impl Moderation {
         vq_index.is_multiple_of(2) && self.adaptive.queues.get(vq_index / 2).copied().unwrap_or_default()
     }
 
+    /// Whether it was said last of all receive queues that they find their own time.
+    pub fn all_adaptive(&self) -> bool {
+        self.adaptive.common
+    }
+
     /// The host lets all receive queues find their own time, or goes back to the values that were set for them last.
     pub fn set_host_adaptive(&mut self, on: bool) {
         (self.adaptive.host, self.adaptive.common) = (on, on);

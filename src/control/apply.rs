@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use serde::{Serialize, Serializer};
 
 use super::flows::FlowRule;
+use super::guest;
 use super::protocol::{Code, ControlError, Request};
 use super::replies::{
-    Done, FeatureList, FlowAdded, FlowList, LearnStatus, NicStatus, RssChange, RssStatus, SteeringMode,
-    TableChange,
+    CoalesceStatus, Done, FeatureList, FlowAdded, FlowList, LearnStatus, NicStatus, RssChange, RssStatus,
+    SteeringMode, TableChange,
 };
 use super::status;
 use crate::config::parse_key;
@@ -39,6 +40,8 @@ pub enum Reply {
     FlowAdded(FlowAdded),
     /// To `rss_get`.
     Rss(RssStatus),
+    /// To `coalesce_get`.
+    Coalesce(CoalesceStatus),
     /// To `learn_show`.
     Learn(LearnStatus),
     /// To what only changes something.
@@ -89,6 +92,7 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         Request::FlowsList { nic } => return Ok(Reply::Flows(status::flows(find(nic)?))),
         Request::FlowsAdd { nic, rule } => return add_rule(find(nic)?, *rule).map(Reply::FlowAdded),
         Request::RssGet { nic } => return Ok(Reply::Rss(status::rss(find(nic)?))),
+        Request::CoalesceGet { nic } => return Ok(Reply::Coalesce(guest::coalesce(find(nic)?))),
         Request::LearnShow { nic } => return Ok(Reply::Learn(status::learn(find(nic)?, daemon.now()))),
         Request::Trace { nic, filter, limit } => return watch(find(nic)?, filter, limit).map(Reply::Trace),
         // What follows has nothing to say but that it was done.
@@ -98,6 +102,7 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         }
         Request::FlowsClear { nic } => steering(find(nic)?).filters_mut().clear_ntuples(),
         Request::RssSet { nic, change } => set_rss(&mut steering(find(nic)?), change)?,
+        Request::CoalesceSet { nic, change } => guest::set_coalesce(find(nic)?, change),
         Request::LearnSet { nic, on } => steering(find(nic)?).set_learn(on),
         Request::LearnClear { nic, queue } => clear_learned(find(nic)?, queue)?,
         Request::Link { nic, up } => find(nic)?.set_link(up),

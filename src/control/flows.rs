@@ -75,7 +75,7 @@ impl<T: Whole> Field<T> {
     }
 
     /// Value and mask.
-    pub(super) fn parts(self) -> (T, T) {
+    pub fn parts(self) -> (T, T) {
         match self {
             Field::Exact(value) => (value, value.whole()),
             Field::Masked { value, mask } => (value, mask),

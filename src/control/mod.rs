@@ -8,6 +8,7 @@ mod apply;
 pub mod client;
 mod ethtool;
 mod flows;
+mod guest;
 pub mod protocol;
 pub mod replies;
 pub mod server;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::flows::FlowRule;
-use super::replies::RssChange;
+use super::replies::{CoalesceChange, RssChange};
 use crate::trace::{TraceFilter, TraceRecord};
 
 /// The protocol's version. It grows when something changes its meaning, not when something is added.
@@ -75,6 +75,19 @@ pub enum Request {
         /// The rest.
         #[serde(default)]
         change: RssChange,
+    },
+    /// Interrupt moderation: [`CoalesceStatus`](super::replies::CoalesceStatus).
+    CoalesceGet {
+        /// Which NIC.
+        nic: Option<String>,
+    },
+    /// Changes what is given, for all queues.
+    CoalesceSet {
+        /// Which NIC.
+        nic: Option<String>,
+        /// The rest.
+        #[serde(default)]
+        change: CoalesceChange,
     },
     /// Learned flows: [`LearnStatus`](super::replies::LearnStatus).
     LearnShow {

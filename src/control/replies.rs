@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::flows::FlowRule;
+use super::flows::{Field, FlowRule};
 
 /// One NIC, as `show` has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,8 +104,35 @@ pub struct FlowList {
     pub nic: String,
     /// Rules that fit.
     pub capacity: u32,
-    /// The rules, in order of precedence.
+    /// The host's rules, in order of precedence.
     pub rules: Vec<FlowStatus>,
+    /// The guest's rules, which come after all of the host's, in order of precedence.
+    #[serde(default)]
+    pub guest: Vec<GuestFlow>,
+}
+
+/// A filter rule that the guest has made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestFlow {
+    /// Its id.
+    pub id: u32,
+    /// Id of its group.
+    pub group: u32,
+    /// Priority of the group; the highest goes first.
+    pub group_priority: u16,
+    /// Id of its classifier.
+    pub classifier: u32,
+    /// Its priority in the group; the highest goes first, and the lowest id among equals.
+    pub priority: u8,
+    /// What it compares, and its action: receive queue, -1 to drop, or, with a context, what is added to the context's queue. It
+    /// has no location.
+    pub rule: FlowRule,
+    /// TCP flags that it compares.
+    pub tcp_flags: Option<Field<u8>>,
+    /// The RSS context that it sends frames through.
+    pub context: Option<u16>,
+    /// Frames that it decided about.
+    pub hits: u64,
 }
 
 /// A filter rule that is there.
@@ -145,6 +172,80 @@ pub struct RssStatus {
     pub effective: Vec<u16>,
     /// Receive queue of packets without a hash.
     pub unclassified: u16,
+    /// Whether the guest has set this, and not the host.
+    #[serde(default)]
+    pub by_guest: bool,
+    /// RSS contexts of the guest.
+    #[serde(default)]
+    pub contexts: Vec<ContextStatus>,
+}
+
+/// An RSS context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextStatus {
+    /// Its id.
+    pub id: u16,
+    /// Key, as `6d:5a:...`.
+    pub key: String,
+    /// Names of the hash types that are on.
+    pub hash_types: Vec<String>,
+    /// Receive queues by hash.
+    pub table: Vec<u16>,
+    /// Receive queue of packets without a hash.
+    pub unclassified: u16,
+    /// Rules that send frames through it.
+    pub rules: u32,
+}
+
+/// Interrupt moderation of a NIC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoalesceStatus {
+    /// The NIC's name.
+    pub nic: String,
+    /// How 0 is read: `nic` or `strict`.
+    pub rule: String,
+    /// As it was set last for all receive queues.
+    pub rx: CoalesceValues,
+    /// As it was set last for all transmit queues.
+    pub tx: CoalesceValues,
+    /// By queue pair, as it is.
+    pub queues: Vec<QueueCoalesce>,
+}
+
+/// When an interrupt is sent at the latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoalesceValues {
+    /// After this many microseconds.
+    pub usecs: u32,
+    /// After this many frames.
+    pub frames: u32,
+    /// The device finds the time itself.
+    pub adaptive: bool,
+}
+
+/// Interrupt moderation of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueCoalesce {
+    /// Of its receive queue.
+    pub rx: CoalesceValues,
+    /// Of its transmit queue.
+    pub tx: CoalesceValues,
+}
+
+/// A change of interrupt moderation, for all queues; what is not given stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CoalesceChange {
+    /// Microseconds of receive queues.
+    pub rx_usecs: Option<u32>,
+    /// Frames of receive queues.
+    pub rx_frames: Option<u32>,
+    /// Microseconds of transmit queues.
+    pub tx_usecs: Option<u32>,
+    /// Frames of transmit queues.
+    pub tx_frames: Option<u32>,
+    /// Whether the device finds the time of receive queues itself.
+    pub adaptive_rx: Option<bool>,
 }
 
 /// A change of receive-side scaling; what is not given stays.

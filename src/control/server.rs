@@ -296,13 +296,15 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Names rules by their locations, which people know, not by their slots.
+/// Names rules by their locations, the guest's by their ids, which people know, not by their slots.
 fn with_locations(nic: &Nic, mut records: Vec<TraceRecord>) -> Vec<TraceRecord> {
     if records.iter().any(|r| r.rule.is_some()) {
         let steering = nic.steering.read().expect("steering never panics");
         let locations: HashMap<u32, u32> =
             steering.filters().ntuples().map(|(loc, slot, _)| (slot.0, loc)).collect();
+        let ids: HashMap<u32, u32> = super::guest::rule_ids(&steering).collect();
         for record in &mut records {
+            record.guest_rule = record.rule.and_then(|slot| ids.get(&slot).copied());
             record.rule = record.rule.and_then(|slot| locations.get(&slot).copied());
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::guest;
 use super::replies::{
     FeatureList, FeatureStatus, FlowList, FlowStatus, LearnStatus, NicStatus, PairStatus, RssStatus,
     SteeringMode, SteeringStatus,
@@ -111,29 +112,41 @@ pub(super) fn features(nic: &Nic) -> FeatureList {
 }
 
 pub(super) fn flows(nic: &Nic) -> FlowList {
+    let guest = guest::flows(nic);
     let steering = nic.steering.read().expect("steering never panics");
     let filters = steering.filters();
     let rules =
         filters.ntuples().map(|(_, slot, spec)| FlowStatus { rule: spec.into(), hits: nic.hits(slot) });
-    FlowList { nic: nic.config.name.clone(), capacity: filters.capacity(), rules: rules.collect() }
+    FlowList { nic: nic.config.name.clone(), capacity: filters.capacity(), rules: rules.collect(), guest }
 }
 
 pub(super) fn rss(nic: &Nic) -> RssStatus {
     let steering = nic.steering.read().expect("steering never panics");
     let rss = steering.rss();
     let config = rss.config();
-    let types = HASH_TYPES.iter().filter(|(_, bit)| config.hash_types & bit != 0);
     RssStatus {
         nic: nic.config.name.clone(),
         on: steering.rss_on(),
         mode: steering.mode().into(),
-        key: config.key.bytes().iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":"),
-        hash_types: types.map(|(name, _)| (*name).into()).collect(),
+        key: key_text(config.key.bytes()),
+        hash_types: hash_type_names(config.hash_types),
         default_table: config.table.is_none(),
         table: rss.table(steering.queue_pairs()),
         effective: if nic.rx.iter().any(|q| q.is_running()) { rss.effective_table() } else { Vec::new() },
         unclassified: config.unclassified,
+        by_guest: steering.rss_is_guests(),
+        contexts: guest::contexts(&steering),
     }
+}
+
+/// A key as `6d:5a:...`.
+pub(super) fn key_text(key: &[u8]) -> String {
+    key.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
+}
+
+/// The names of these bits.
+pub(super) fn hash_type_names(bits: u32) -> Vec<String> {
+    HASH_TYPES.iter().filter(|(_, bit)| bits & bit != 0).map(|(name, _)| (*name).into()).collect()
 }
 
 pub(super) fn learn(nic: &Nic, now: Tick) -> LearnStatus {

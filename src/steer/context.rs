@@ -9,7 +9,7 @@
 
 use thiserror::Error;
 
-use super::rss::{RssConfig, RssError, Toeplitz};
+use super::rss::{HashReport, RssConfig, RssError, Toeplitz};
 use crate::packet::Headers;
 
 /// Contexts that there may be; their ids go from 1 to this.
@@ -67,6 +67,12 @@ impl Contexts {
             None => context.config.unclassified,
         };
         queue.checked_add(offset)
+    }
+
+    /// The hash of a packet and what it covers, as a context computes it.
+    pub(super) fn hash(&self, id: u16, h: &Headers) -> Option<(u32, HashReport)> {
+        let context = self.slots.get(usize::from(id).wrapping_sub(1))?.as_ref()?;
+        context.toeplitz.hash(context.config.hash_types, h)
     }
 
     /// The configuration of a context.

@@ -290,6 +290,11 @@ impl FilterTable {
         self.rules.values().filter(|(_, rule)| uses(rule)).count() as u32
     }
 
+    /// What the rule in a slot does, of either kind; `None` if there never was one.
+    pub(super) fn action(&self, slot: RuleSlot) -> Option<Action> {
+        self.space.action(slot)
+    }
+
     /// A classifier's mask.
     pub fn classifier(&self, id: u32) -> Option<Mask> {
         self.classifiers.get(&id).map(|c| c.mask)

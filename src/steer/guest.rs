@@ -177,13 +177,19 @@ mod tests {
         }
         steering.filters_mut().modify_rule(0, Action::Context { id: 7, offset: 2 }).unwrap();
         assert_eq!(hit(&steering), [(2, Reason::Filter), (3, Reason::Filter)]);
+        // The hash to show is the one that chose the queue.
+        let shown = |s: &Steering, h: &Headers| s.hash(h, verdict(s, h));
+        assert_eq!(shown(&steering, &flows[0]), steering.rss().hash(&flows[0]));
         // Another key spreads otherwise, and hash types that do not apply lead to the queue for those.
         let key = RssKey::new(&[1; KEY_MIN]).unwrap();
         steering.modify_context(7, RssConfig { key, unclassified: 1, ..table(&[0]) }).unwrap();
         assert_eq!(hit(&steering), [(2, Reason::Filter)]);
+        assert_ne!(shown(&steering, &flows[0]), steering.rss().hash(&flows[0]));
+        assert_eq!(shown(&steering, &udp6().headers()), steering.rss().hash(&udp6().headers()));
         let udp_only = RssConfig { hash_types: hash_type::UDPV4, unclassified: 1, ..table(&[0]) };
         steering.modify_context(7, udp_only).unwrap();
         assert_eq!(hit(&steering), [(3, Reason::Filter)]);
+        assert_eq!(shown(&steering, &flows[0]), None);
     }
 
     #[test]

@@ -246,8 +246,14 @@ impl Steering {
         Verdict::Queue { queue, reason, rule: None }
     }
 
-    /// The RSS hash of a packet with this verdict, for who wants to see it, and what it covers; `None` if no hash type applies.
-    pub fn hash(&self, h: &Headers, _verdict: Verdict) -> Option<(u32, HashReport)> {
+    /// The RSS hash of a packet with this verdict, for who wants to see it, and what it covers; `None` if no hash type applies. It
+    /// is that of the RSS context, if one chose the queue.
+    pub fn hash(&self, h: &Headers, verdict: Verdict) -> Option<(u32, HashReport)> {
+        if let Verdict::Queue { rule: Some(slot), .. } = verdict
+            && let Some(Action::Context { id, .. }) = self.filters.action(slot)
+        {
+            return self.contexts.hash(id, h);
+        }
         self.rss.hash(h)
     }
 

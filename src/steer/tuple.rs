@@ -261,6 +261,11 @@ impl TupleSpace {
         Ok(RuleSlot(slot))
     }
 
+    /// What the rule in a slot does.
+    pub(crate) fn action(&self, RuleSlot(slot): RuleSlot) -> Option<Action> {
+        self.actions.get(slot as usize).copied()
+    }
+
     /// Changes what a rule does, and nothing else; `slot` must be in use.
     pub(crate) fn set_action(&mut self, RuleSlot(slot): RuleSlot, action: Action) {
         self.actions[slot as usize] = action;

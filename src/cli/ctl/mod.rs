@@ -69,6 +69,9 @@ enum Command {
     /// Receive-side scaling.
     #[command(subcommand)]
     Rss(Rss),
+    /// Interrupt moderation, in the words of ethtool.
+    #[command(subcommand)]
+    Coalesce(Coalesce),
     /// Learned flows: [NIC] [show | on | off | clear [QUEUE]].
     Learn {
         /// Which NIC, and what to do: show (if nothing is said), on, off, or clear all or those of a queue.
@@ -133,6 +136,20 @@ enum Rss {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum Coalesce {
+    /// Show it: for all queues, and for each that differs.
+    Get {
+        /// Which NIC.
+        nic: Option<String>,
+    },
+    /// Change it for all queues: [NIC] and any of rx-usecs N, rx-frames N, tx-usecs N, tx-frames N, adaptive-rx on|off.
+    Set {
+        #[arg(value_name = "[NIC] CHANGE", required = true)]
+        words: Vec<String>,
+    },
+}
+
 fn seconds(s: &str) -> Result<Duration, String> {
     let ok = s.parse().ok().filter(|s| (0.01..=86400.0).contains(s)).map(Duration::from_secs_f64);
     ok.ok_or_else(|| "0.01 to 86400 seconds are possible".into())
@@ -172,6 +189,7 @@ fn first_word(command: &Command) -> Option<(String, &'static [&'static str])> {
     let (words, own) = match command {
         Command::Learn { words } => (words, words::LEARN),
         Command::Rss(Rss::Set { words }) => (words, words::RSS),
+        Command::Coalesce(Coalesce::Set { words }) => (words, words::COALESCE),
         _ => return None,
     };
     words.first().filter(|w| !own.contains(&w.as_str())).map(|w| (w.clone(), own))
@@ -185,6 +203,7 @@ enum Task {
     FlowsList(Request),
     FlowsAdd(Request),
     Rss(Request),
+    Coalesce(Request),
     Learn(Request),
     Trace(Request),
     Do(Request),
@@ -202,6 +221,8 @@ fn task(command: Command) -> Result<Task, String> {
         Command::Flows(Flows::Clear { nic }) => Task::Do(Request::FlowsClear { nic }),
         Command::Rss(Rss::Get { nic }) => Task::Rss(Request::RssGet { nic }),
         Command::Rss(Rss::Set { words }) => Task::Do(words::set_rss(words)?),
+        Command::Coalesce(Coalesce::Get { nic }) => Task::Coalesce(Request::CoalesceGet { nic }),
+        Command::Coalesce(Coalesce::Set { words }) => Task::Do(words::set_coalesce(words)?),
         Command::Learn { words } => match words::learn(words)? {
             show @ Request::LearnShow { .. } => Task::Learn(show),
             change => Task::Do(change),
@@ -228,6 +249,7 @@ impl Session {
             Task::FlowsList(r) => self.show(&r, print::flows),
             Task::FlowsAdd(r) => self.show(&r, |FlowAdded { loc }| format!("Added rule with ID {loc}\n")),
             Task::Rss(r) => self.show(&r, print::rss),
+            Task::Coalesce(r) => self.show(&r, print::coalesce),
             Task::Learn(r) => self.show(&r, print::learn),
             Task::Do(r) => self.show(&r, |Done {}| String::new()),
             Task::Trace(r) => self.trace(&r),

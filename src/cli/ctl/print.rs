@@ -124,22 +124,51 @@ pub(super) fn features(list: FeatureList) -> String {
 }
 
 pub(super) fn flows(list: FlowList) -> String {
-    let mut text = format!("{}: {} of {} rules\n", list.nic, list.rules.len(), list.capacity);
-    if list.rules.is_empty() {
-        return text;
+    let rules = list.rules.len() + list.guest.len();
+    let mut text = format!("{}: {rules} of {} rules\n", list.nic, list.capacity);
+    if !list.rules.is_empty() {
+        text += &host_flows(list.rules);
     }
+    if !list.guest.is_empty() {
+        text += "  made by the guest:\n";
+        text += &guest_flows(list.guest);
+    }
+    text
+}
+
+fn host_flows(rules: Vec<FlowStatus>) -> String {
     let mut table = Table::new(["loc", "hits", "to", "rule"]).left(3);
-    for FlowStatus { rule, hits } in list.rules {
+    for FlowStatus { rule, hits } in rules {
         let loc = rule.loc.map_or("-".into(), |loc| loc.to_string());
         let to = if rule.action < 0 { "drop".into() } else { format!("queue {}", rule.action) };
         table.row([loc, hits.to_string(), to, rule.to_string()]);
     }
-    text += &table.render(2);
-    text
+    table.render(2)
+}
+
+fn guest_flows(rules: Vec<GuestFlow>) -> String {
+    let mut table = Table::new(["group", "priority", "id", "hits", "to", "rule"]).left(5);
+    for r in rules {
+        let to = match (r.context, r.rule.action) {
+            (None, -1) => "drop".into(),
+            (None, queue) => format!("queue {queue}"),
+            (Some(context), 0) => format!("context {context}"),
+            (Some(context), offset) => format!("context {context} + {offset}"),
+        };
+        let mut words = r.rule.to_string();
+        if let Some(flags) = r.tcp_flags {
+            let (value, mask) = flags.parts();
+            let _ = write!(words, ", TCP flags {value:#04x} of {mask:#04x}");
+        }
+        let group = format!("{} ({})", r.group, r.group_priority);
+        table.row([group, r.priority.to_string(), r.id.to_string(), r.hits.to_string(), to, words]);
+    }
+    table.render(2)
 }
 
 pub(super) fn rss(r: RssStatus) -> String {
-    let mut text = format!("{}: RSS {}, mode {}\n", r.nic, on_off(r.on), mode(r.mode));
+    let by = if r.by_guest { ", set by the guest" } else { "" };
+    let mut text = format!("{}: RSS {}, mode {}{by}\n", r.nic, on_off(r.on), mode(r.mode));
     let _ = writeln!(text, "  key: {}", r.key);
     let _ = writeln!(text, "  hash types: {}", or_none(&r.hash_types));
     let _ = writeln!(text, "  packets without a hash: queue {}", r.unclassified);
@@ -149,7 +178,32 @@ pub(super) fn rss(r: RssStatus) -> String {
     } else if r.effective != r.table {
         text += &indirection("in force, with the queues that run", &r.effective);
     }
+    for c in &r.contexts {
+        let _ = writeln!(text, "  context {}, used by {} rule(s)", c.id, c.rules);
+        let _ = writeln!(text, "  key: {}", c.key);
+        let _ = writeln!(text, "  hash types: {}", or_none(&c.hash_types));
+        let _ = writeln!(text, "  packets without a hash: queue {}", c.unclassified);
+        text += &indirection("table", &c.table);
+    }
     text
+}
+
+pub(super) fn coalesce(c: CoalesceStatus) -> String {
+    let on_off = if c.rx.adaptive { "on" } else { "off" };
+    let mut text = format!("{} (0 as in {})\n  adaptive-rx: {on_off}\n", c.nic, c.rule);
+    for (side, v) in [("rx", c.rx), ("tx", c.tx)] {
+        let _ = writeln!(text, "  {side}-usecs: {}\n  {side}-frames: {}", v.usecs, v.frames);
+    }
+    let mut table = Table::new(["queue", "rx-usecs", "rx-frames", "tx-usecs", "tx-frames"]);
+    let common = QueueCoalesce { rx: c.rx, tx: c.tx };
+    let others: Vec<_> = c.queues.iter().enumerate().filter(|(_, q)| **q != common).collect();
+    for (i, q) in &others {
+        table.row(
+            [*i, q.rx.usecs as usize, q.rx.frames as usize, q.tx.usecs as usize, q.tx.frames as usize]
+                .map(|n| n.to_string()),
+        );
+    }
+    if others.is_empty() { text } else { text + "  queues of their own:\n" + &table.render(2) }
 }
 
 fn indirection(what: &str, table: &[u16]) -> String {

@@ -124,6 +124,9 @@ fn describe(r: &TraceRecord) -> String {
     if let Some(rule) = r.rule {
         let _ = write!(line, " (rule {rule})");
     }
+    if let Some(rule) = r.guest_rule {
+        let _ = write!(line, " (the guest's rule {rule})");
+    }
     line
 }
 
@@ -137,6 +140,7 @@ mod tests {
             queue: Some(3),
             reason: "filter".into(),
             rule: Some(7),
+            guest_rule: None,
             len: 60,
             src_mac: "02:00:00:00:00:01".into(),
             dst_mac: "02:00:00:00:00:02".into(),
@@ -158,6 +162,8 @@ mod tests {
             describe(&record()),
             "10.0.0.1:1000 > 10.0.0.2:80 tcp 60 bytes: queue 3, by filter (rule 7)"
         );
+        let r = TraceRecord { rule: None, guest_rule: Some(4), ..record() };
+        assert!(describe(&r).ends_with("queue 3, by filter (the guest's rule 4)"), "{}", describe(&r));
         let r = TraceRecord {
             queue: None,
             reason: "rule".into(),

@@ -1,6 +1,6 @@
 //! Commands that are words in a row, the NIC's name perhaps first.
 
-use flownic::control::replies::{RssChange, SteeringMode, TableChange};
+use flownic::control::replies::{CoalesceChange, RssChange, SteeringMode, TableChange};
 use flownic::control::{Request, parse_flow};
 
 /// The NIC that words are about.
@@ -93,6 +93,43 @@ pub(super) fn set_rss(words: Vec<String>) -> Result<Request, String> {
     Ok(Request::RssSet { nic, change })
 }
 
+pub(super) const COALESCE: &[&str] = &["rx-usecs", "rx-frames", "tx-usecs", "tx-frames", "adaptive-rx"];
+
+pub(super) fn set_coalesce(words: Vec<String>) -> Result<Request, String> {
+    let (nic, words) = Target::split(words, COALESCE);
+    if words.is_empty() {
+        return Err(format!("Nothing is changed; there are {}", COALESCE.join(", ")));
+    }
+    let mut change = CoalesceChange::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let place = match word.as_str() {
+            "adaptive-rx" => {
+                let value = words.next().ok_or_else(|| format!("'{word}' has no value"))?;
+                let on = match value.as_str() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(format!("{word}: '{value}' is neither on nor off")),
+                };
+                if change.adaptive_rx.replace(on).is_some() {
+                    return Err(format!("'{word}' is given twice"));
+                }
+                continue;
+            }
+            "rx-usecs" => &mut change.rx_usecs,
+            "rx-frames" => &mut change.rx_frames,
+            "tx-usecs" => &mut change.tx_usecs,
+            "tx-frames" => &mut change.tx_frames,
+            _ => return Err(format!("Moderation has no '{word}'; it has {}", COALESCE.join(", "))),
+        };
+        let value = words.next().ok_or_else(|| format!("'{word}' has no value"))?;
+        if place.replace(number(word, value)?).is_some() {
+            return Err(format!("'{word}' is given twice"));
+        }
+    }
+    Ok(Request::CoalesceSet { nic, change })
+}
+
 fn number<T: std::str::FromStr>(word: &str, s: &str) -> Result<T, String> {
     s.parse().map_err(|_| format!("{word}: '{s}' is no number that is possible"))
 }
@@ -159,6 +196,30 @@ mod tests {
             ("n0 equal 1 default", "'default' sets what has been set before it"),
         ] {
             assert!(change(s).unwrap_err().starts_with(e), "{s}: {:?}", change(s));
+        }
+    }
+
+    #[test]
+    fn coalesce_words() {
+        let wanted = CoalesceChange {
+            rx_usecs: Some(20),
+            tx_frames: Some(1),
+            adaptive_rx: Some(true),
+            ..CoalesceChange::default()
+        };
+        let given = set_coalesce(words("n0 rx-usecs 20 adaptive-rx on tx-frames 1"));
+        assert_eq!(given, Ok(Request::CoalesceSet { nic: Some("n0".into()), change: wanted }));
+        for (s, e) in [
+            ("n0", "Nothing is changed; there are rx-usecs"),
+            ("n0 usecs 1", "Moderation has no 'usecs'; it has rx-usecs"),
+            ("rx-usecs", "'rx-usecs' has no value"),
+            ("adaptive-rx 1", "adaptive-rx: '1' is neither on nor off"),
+            ("adaptive-rx", "'adaptive-rx' has no value"),
+            ("adaptive-rx on adaptive-rx on", "'adaptive-rx' is given twice"),
+            ("rx-usecs -1", "rx-usecs: '-1' is no number"),
+            ("rx-usecs 1 rx-usecs 1", "'rx-usecs' is given twice"),
+        ] {
+            assert!(set_coalesce(words(s)).unwrap_err().starts_with(e), "{s}: {:?}", set_coalesce(words(s)));
         }
     }
 
