@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use flownic::testkit::{Command, Flownic, Guest, Layout, frame, soon};
 use flownic::virtio::*;
-use serde_json::json;
 
 use crate::{FLOWNIC, counter, expect_counter, nic, ping};
 
@@ -62,12 +61,17 @@ fn the_time_sends_a_signal_to_a_guest_that_waits() {
     let flownic = nic("queues=1,port=echo");
     let mut guest = settled(&flownic, "");
     flownic.ctl(&["coalesce", "set", "rx-usecs", "1500", "tx-usecs", "700"]);
-    for _ in 0..20 {
-        ping(&mut guest, 0);
+    for i in 0..20 {
+        guest.rx(0).want_signals(true);
+        guest.rx(0).signals();
+        guest.send(0, &datagram());
+        // It does not look before it is told to.
+        assert!(guest.rx(0).wait_call(soon()), "frame {i}");
+        assert!(guest.try_recv(0).is_some());
         assert!(guest.drain_tx(0, soon()));
     }
-    assert!(counter(&flownic, ("rx", 0, "signals_by_time")) >= 20);
-    assert!(counter(&flownic, ("rx", 0, "signals_held")) >= 20);
+    expect_counter(&flownic, ("rx", 0, "signals_by_time"), 20, "one for each");
+    assert_eq!(counter(&flownic, ("rx", 0, "signals_held")), 20);
 }
 
 #[test]
@@ -126,25 +130,30 @@ fn a_guest_sets_the_moderation_of_one_queue_and_of_all() {
         let values = [frames.to_le_bytes(), usecs.to_le_bytes()].concat();
         Command::control(&[&[6, 2][..], &vq.to_le_bytes(), &[0, 0], &values].concat())
     };
+    for (port, queue) in [("4001", "1"), ("4002", "0")] {
+        flownic.ctl(&["flows", "add", "flow-type", "udp4", "dst-port", port, "action", queue]);
+    }
     assert_eq!(guest.command(0, &vq_set(0, 5, 3_600_000_000), 64).answer[..1], [0]);
     // The other queue is not moderated.
-    for _ in 0..10 {
-        ping(&mut guest, 1);
-    }
+    (0..10).for_each(|_| drop(ping(&mut guest, 1)));
     assert_eq!(counter(&flownic, ("rx", 1, "signals_held")), 0);
-    flownic.ask(json!({ "command": "learn_set", "nic": "n0", "on": true }));
-    for _ in 0..5 {
-        guest.send(0, &datagram());
-    }
-    for _ in 0..5 {
-        assert!(guest.recv(0, soon()).is_some());
-    }
+    let to_0 = frame::udp("192.0.2.1:4000", "192.0.2.2:4002", 64);
+    guest.rx(0).want_signals(true);
+    let before = guest.rx(0).signals();
+    (0..4).for_each(|_| guest.send(0, &to_0));
+    look(&mut guest, 4);
+    assert_eq!(guest.rx(0).signals(), before);
+    guest.send(0, &to_0);
+    assert!(guest.rx(0).wait_call(soon()));
     expect_counter(&flownic, ("rx", 0, "signals_by_count"), 1, "five of them");
+    while guest.try_recv(0).is_some() {}
     // RX_SET is for all of them, and the last word.
     let rx_set = [&[6, 1][..], &0u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
     assert_eq!(guest.command(0, &Command::control(&rx_set), 64).answer[..1], [0]);
     let held = counter(&flownic, ("rx", 0, "signals_held"));
-    ping(&mut guest, 0);
+    guest.rx(0).want_signals(true);
+    guest.send(0, &to_0);
+    assert!(guest.rx(0).wait_call(soon()));
     assert_eq!(counter(&flownic, ("rx", 0, "signals_held")), held);
 }
 

@@ -189,8 +189,7 @@ pub(super) fn rss(r: RssStatus) -> String {
 }
 
 pub(super) fn coalesce(c: CoalesceStatus) -> String {
-    let on_off = if c.rx.adaptive { "on" } else { "off" };
-    let mut text = format!("{} (0 as in {})\n  adaptive-rx: {on_off}\n", c.nic, c.rule);
+    let mut text = format!("{}, coalesce={}\n  adaptive-rx: {}\n", c.nic, c.rule, on_off(c.rx.adaptive));
     for (side, v) in [("rx", c.rx), ("tx", c.tx)] {
         let _ = writeln!(text, "  {side}-usecs: {}\n  {side}-frames: {}", v.usecs, v.frames);
     }
