@@ -16,7 +16,7 @@ use flownic::port::template::{GenConfig, Template};
 use flownic::port::{Generator, PortQueue, Reflector};
 use flownic::steer::{FlowType, LearnConfig, Masked, Mode, NtupleSpec, SteerConfig};
 use flownic::vhost::Endpoint;
-use flownic::vhost::ring::{RxRing, TxRing};
+use flownic::vhost::ring::{RingSetup, RxRing, TxRing};
 use guest::{BURST, Guest, Layout};
 
 mod guest;
@@ -57,7 +57,8 @@ impl Bed {
         let mut template = Template::new(&traffic());
         let frames: Vec<Vec<u8>> = (0..16).map(|flow| template.stamp(flow).to_vec()).collect();
         let (sender, receiver) = (Guest::sender(&frames, Layout::One), Guest::receiver(128));
-        let tx = TxRing::start(Arc::clone(&sender.memory), sender.setup).expect("a ring");
+        let setup = RingSetup { in_band: true, ..sender.setup };
+        let tx = TxRing::start(Arc::clone(&sender.memory), setup).expect("a ring");
         let rx = RxRing::start(Arc::clone(&receiver.memory), receiver.setup).expect("a ring");
         let kick = File::open("/dev/null").expect("a file");
         nic.tx[0].change(|q| *q = Some(TxQueue::new(tx, None, None, kick)));

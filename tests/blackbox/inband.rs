@@ -4,7 +4,7 @@ use flownic::testkit::{Command, Flownic, Guest, Layout, Reply, Seg, frame, soon}
 use flownic::virtio::NetHeader;
 use serde_json::json;
 
-use crate::{FLOWNIC, counter, expect_counter, nic, ping, stats};
+use crate::{FLOWNIC, expect_counter, nic, ping, stats};
 
 /// A control command of a class that nobody knows: its answer is ERR.
 fn unknown_control() -> Command {
@@ -397,52 +397,4 @@ fn a_flood_of_commands_does_not_starve_the_neighbour() {
         ping(&mut other, 0);
     }
     assert!(done(&flownic) > 0, "the flood is served, too");
-}
-
-/// Drivers that started anew, as far as the NIC can tell.
-fn driver_starts(flownic: &Flownic) -> u64 {
-    counter(flownic, "driver_starts")
-}
-
-#[test]
-fn a_driver_that_starts_anew_is_told_from_one_that_goes_on() {
-    let flownic = nic("queues=2,port=loopback");
-    let mut guest = flownic.guest("n0").queue_pairs(2).connect().unwrap();
-    expect_counter(&flownic, "driver_starts", 1, "the first one");
-    // A pause before anything was sent on queue 0, and after.
-    ping(&mut guest, 1);
-    for round in 0..2 {
-        let bases = guest.stop().unwrap();
-        guest.restart(&bases).unwrap();
-        assert_eq!(driver_starts(&flownic), 1, "pause {round}");
-        ping(&mut guest, 0);
-    }
-    // Queues of a driver that uses fewer.
-    for pair in [1, 0] {
-        guest.enable(pair, false).unwrap();
-        guest.enable(pair, true).unwrap();
-    }
-    assert_eq!(driver_starts(&flownic), 1, "no queue started from 0");
-    // The front end goes and comes back.
-    guest.disconnect();
-    guest.connect().unwrap();
-    ping(&mut guest, 0);
-    assert_eq!(driver_starts(&flownic), 1, "it went on");
-    for starts in [2, 3] {
-        guest.reboot().unwrap();
-        ping(&mut guest, 0);
-        assert_eq!(driver_starts(&flownic), starts, "rebooted");
-    }
-    // One queue alone is reset while the others run.
-    guest.stop_vring(1).unwrap();
-    let lost = guest.tx(0).reset(0);
-    guest.free_segs(&lost);
-    guest.start_vring(1, 0).unwrap();
-    ping(&mut guest, 0);
-    assert_eq!(driver_starts(&flownic), 3, "a queue that is reset");
-    // Another virtual machine.
-    drop(guest);
-    let mut guest = flownic.guest("n0").connect().unwrap();
-    ping(&mut guest, 0);
-    assert_eq!(driver_starts(&flownic), 4, "another one");
 }

@@ -10,6 +10,7 @@ mod eventfds;
 mod garbage;
 mod hostile;
 mod inband;
+mod inband_state;
 mod isolation;
 mod leaks;
 mod lifecycle;

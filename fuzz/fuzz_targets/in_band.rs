@@ -1,0 +1,125 @@
+//! A hostile guest's commands against transmit ring and channel.
+//!
+//! The input is a script: how the ring is set up, then chains, most of them commands or nearly so, and what the guest writes
+//! where it should not. A slow model says which chains are commands, what the reply must be like, and what may be written to
+//! memory; everything else must stay as it was. What a command does is another matter: its answer is taken as it comes.
+#![no_main]
+
+#[path = "in_band/driver.rs"]
+mod driver;
+#[path = "split_ring/guest.rs"]
+mod guest;
+#[path = "in_band/model.rs"]
+mod model;
+#[path = "in_band/reference.rs"]
+mod reference;
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use driver::Driver;
+use flownic::config::{InBand, NicConfig, PortConfig};
+use flownic::dataplane::worker::WorkerHandle;
+use flownic::nic::Nic;
+use flownic::steer::{LearnConfig, SteerConfig};
+use flownic::vhost::Endpoint;
+use flownic::vhost::ring::{RingSetup, TxRing};
+use guest::{BASE, GUEST, PAGE};
+use libfuzzer_sys::fuzz_target;
+use model::Model;
+
+/// Where the buffers start; rings and indirect tables are before.
+pub const BUFFERS: usize = 6 * PAGE;
+
+/// The input, read from its start; zeroes behind its end.
+pub struct Script<'a>(&'a [u8]);
+
+impl Script<'_> {
+    pub fn u8(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes([self.u8(), self.u8()])
+    }
+
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|_| self.u8()))
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        let x = if n <= 256 { usize::from(self.u8()) } else { usize::from(self.u16()) };
+        x % n
+    }
+
+    /// True once in `n` times.
+    pub fn once_in(&mut self, n: u8) -> bool {
+        self.u8() % n == n - 1
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// NICs that take commands from somewhere. They stay as commands leave them.
+static NICS: LazyLock<[Nic; 3]> = LazyLock::new(|| {
+    [InBand::All, InBand::User, InBand::Kernel].map(|in_band| {
+        let config = NicConfig {
+            name: "n0".into(),
+            endpoint: Endpoint::Listen(PathBuf::new()),
+            queue_pairs: 4,
+            port: PortConfig::Null,
+            features: 0,
+            mtu: 1500,
+            steer: SteerConfig { queue_pairs: 4, filter_capacity: 64, ..SteerConfig::default() },
+            learn: LearnConfig { entries: 64, ..LearnConfig::default() },
+            capture: None,
+            in_band,
+        };
+        let worker = Arc::new(WorkerHandle::new(0).expect("descriptors"));
+        Nic::new(1, config, vec![worker; 4], None)
+    })
+});
+
+fuzz_target!(|input: &[u8]| {
+    let mut s = Script(input);
+    let flags = s.u8();
+    let setup = RingSetup {
+        size: [1, 2, 4, 16, 64, 256][s.below(6)],
+        desc: BASE,
+        avail: BASE + PAGE as u64,
+        used: BASE + 2 * PAGE as u64,
+        base: [0, 65530][s.below(2)],
+        event_idx: flags & 1 != 0,
+        indirect: flags & 2 != 0,
+        header_len: if flags & 4 != 0 { 10 } else { 12 },
+        mergeable: false,
+        logging: flags & 8 != 0,
+        in_band: true,
+    };
+    GUEST.reset(BUFFERS);
+    let mut driver = Driver::new(setup);
+    driver.write_indices();
+    let table = &GUEST.tables[s.below(3)];
+    let Ok(ring) = TxRing::start(Arc::clone(&table.rings), setup) else { return };
+    GUEST.take_log();
+    let mut model = Model::new(ring, &NICS[s.below(3)], table, setup);
+    for _ in 0..200 {
+        if s.is_over() {
+            break;
+        }
+        match s.u8() % 8 {
+            0..4 => driver.add_chain(&mut s),
+            4 => driver.disturb(&mut s),
+            _ => {
+                if !model.burst(&mut s) {
+                    return;
+                }
+            }
+        }
+    }
+});
