@@ -10,6 +10,7 @@
 //! * [`port`]: what the wire is connected to;
 //! * [`nic`]: one NIC's state, which outlives connections;
 //! * [`command`]: the commands with which a guest programs its NIC;
+//! * [`guest`]: the other end of those commands, for programs in a guest;
 //! * [`dataplane`]: workers, which bring frames from ports to guests and back;
 //! * [`stats`], [`trace`]: what can be seen of it;
 //! * [`config`], [`daemon`]: from flags to a running process;
@@ -22,6 +23,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod dataplane;
+pub mod guest;
 pub mod listener;
 pub mod nic;
 pub mod offload;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 use log::{info, warn};
 
 use crate::command::moderation::Moderation;
-use crate::command::{self, GuestState};
+use crate::command::{self, FilterClock, GuestState};
 use crate::config::NicConfig;
 use crate::dataplane::SignalState;
 use crate::dataplane::limits::LiveLimits;
@@ -147,6 +147,12 @@ pub struct Nic {
     pub config: NicConfig,
     /// Tables that decide where a received frame goes.
     pub steering: RwLock<Steering>,
+    /// When rules of the guest come in force.
+    pub filter_clock: FilterClock,
+    /// Number of the profile that its filter table was last given; 0 without.
+    pub profile: AtomicU32,
+    /// Commands of the guest are not answered: a fault that somebody has injected.
+    pub commands_hang: AtomicBool,
     /// Flows that the guest sends.
     pub learned: LearnTable,
     /// Receive queues.
@@ -202,6 +208,9 @@ impl Nic {
         Nic {
             id,
             steering: RwLock::new(Steering::new(&config.steer)),
+            filter_clock: FilterClock::default(),
+            profile: AtomicU32::new(config.profile.map_or(0, |p| p.id)),
+            commands_hang: AtomicBool::new(false),
             learned: LearnTable::new(config.learn),
             rx: (0..pairs).map(|_| Slot::default()).collect(),
             tx: (0..pairs).map(|_| Slot::default()).collect(),

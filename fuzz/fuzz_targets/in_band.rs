@@ -81,6 +81,7 @@ static NICS: LazyLock<[Nic; 3]> = LazyLock::new(|| {
             capture: None,
             in_band,
             coalesce: CoalesceRule::Nic,
+            profile: None,
         };
         let worker = Arc::new(WorkerHandle::new(0).expect("descriptors"));
         Nic::new(1, config, vec![worker; 4], None)

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bench::Bench;
-use guest_tests::{Guest, Kernel, Namespace, Qemu, Workdir, image};
+use guest_tests::{Guest, Kernel, Namespace, Qemu, Workdir, build, image};
 use report::Report;
 
 const USAGE: &str = "Usage: flownic-demo [--seconds N] | --prepare
@@ -94,6 +94,7 @@ fn prepare() {
         image::initrd(kernel, false);
     }
     image::tools();
+    build::guest_program();
     for qemu in [Qemu::Host, Qemu::Backports] {
         qemu.program();
     }

@@ -61,17 +61,29 @@ pub fn flownic() -> &'static Path {
 
 /// The agent, linked statically so that it runs in any guest.
 pub fn agent() -> &'static Path {
-    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
-        const TRIPLE: &str = "x86_64-unknown-linux-gnu";
-        let folder = target().join("guest-agent");
-        let mut command = cargo();
-        command.args(["--package", "guest-tests", "--bin", "flownic-agent", "--release", "--target", TRIPLE]);
-        // Small and soon built; it has little to compute.
-        for setting in ["strip=true", "debug=false", "lto=\"off\"", "codegen-units=16", "opt-level=1"] {
-            command.args(["--config", &format!("profile.release.{setting}")]);
-        }
-        command.arg("--target-dir").arg(&folder).env("RUSTFLAGS", "-C target-feature=+crt-static");
-        finish(command, folder.join(TRIPLE).join("release/flownic-agent"))
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| static_program("guest-tests", "flownic-agent"));
+    &PROGRAM
+}
+
+/// The program that programs the card from user space, as guests get it: `FLOWNIC_GUEST_BIN`, or one built here.
+pub fn guest_program() -> &'static Path {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("FLOWNIC_GUEST_BIN") {
+        Some(program) => program.into(),
+        None => static_program("flownic", "flownic-guest"),
     });
     &PROGRAM
+}
+
+/// A program that needs no libraries.
+fn static_program(package: &str, name: &str) -> PathBuf {
+    const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+    let folder = target().join("guest-agent");
+    let mut command = cargo();
+    command.args(["--package", package, "--bin", name, "--release", "--target", TRIPLE]);
+    // Small and soon built; they have little to compute.
+    for setting in ["strip=true", "debug=false", "lto=\"off\"", "codegen-units=16", "opt-level=1"] {
+        command.args(["--config", &format!("profile.release.{setting}")]);
+    }
+    command.arg("--target-dir").arg(&folder).env("RUSTFLAGS", "-C target-feature=+crt-static");
+    finish(command, folder.join(TRIPLE).join("release").join(name))
 }

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::Args;
-use flownic::config::{ConfigError, FeatureEdits, NicSettings, Settings};
+use flownic::config::{ConfigError, FeatureEdits, NicSettings, Profile, Settings};
 
 use super::Failure;
 
@@ -17,7 +17,9 @@ pub(super) struct NicFlags {
     /// socket=); queues=1..31 (default 1); port=tap:NAME|link:NIC|loopback|echo|null|gen:flows=16;size=60;rate=1000
     /// (default null; link leads to a NIC with port=tap, port=link or no port=, and shares its wire); features=-mrg_rxbuf-event_idx; mtu=N (default 1500); capture=FILE; filters=N (rules that fit);
     /// learn-entries=N and learn-idle=SECONDS (learned flows); rss-table=N; rss-key=HEX:HEX:...;
-    /// in-band=off|user|kernel|all (commands of the guest)
+    /// in-band=off|user|kernel|all (commands of the guest); profile=NAME (see --profile); filter-delay=5ms,
+    /// filter-inflight=N|any, filter-replace=atomic|delete-add|none and filter-key=any|5-tuple|4-tuple|ipv4 (how rules
+    /// of the guest are taken); learn=on|off;
     /// coalesce=nic|strict (how moderation values of 0 are read)
     #[arg(long, value_name = "NAME,KEY=VALUE,...")]
     nic: Vec<NicSettings>,
@@ -29,6 +31,10 @@ pub(super) struct NicFlags {
     /// Features of all NICs to switch off (or on again): -mrg_rxbuf,-event_idx; -all switches off all.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     features: Option<FeatureEdits>,
+    /// A card that the filter tables of all NICs are to be like: sfc, mlx5, ice, i40e-atr or bnxt. What is said of a NIC goes
+    /// before it.
+    #[arg(long, value_name = "NAME", value_parser = Profile::by_name)]
+    profile: Option<&'static Profile>,
 }
 
 /// One NIC, n0, in the words of the conventions for back-end programs.
@@ -100,6 +106,6 @@ impl NicFlags {
         let file =
             self.config.map_or(Ok(Settings::default()), |path| Settings::from_file(&path)).map_err(usage)?;
         let nics = one.into_iter().chain(self.nic).collect();
-        Ok(Settings { nics, features: self.features, ..Settings::default() }.or(file))
+        Ok(Settings { nics, features: self.features, profile: self.profile, ..Settings::default() }.or(file))
     }
 }

@@ -43,6 +43,8 @@ impl Refusal {
     pub(super) const EXISTS: Refusal = Refusal(Status::Exists, Qualifier::Field);
     /// Something depends on it.
     pub(super) const BUSY: Refusal = Refusal(Status::Busy, Qualifier::Command);
+    /// Too many rules are on their way.
+    pub(super) const TRY_AGAIN: Refusal = Refusal(Status::Again, Qualifier::TryAgain);
     /// There is no room.
     pub(super) const NO_SPACE: Refusal = Refusal(Status::NoSpace, Qualifier::NoResource);
 }
@@ -100,7 +102,7 @@ fn list_use(state: &mut AdminState, data: &[u8]) -> Outcome {
 fn device_capability(nic: &Nic, id: u16) -> Outcome {
     match id {
         CAP_RESOURCES => Ok(device_limits(nic).to_bytes()),
-        CAP_SELECTORS => Ok(selectors::device().to_bytes()),
+        CAP_SELECTORS => Ok(device_selectors(nic).to_bytes()),
         CAP_ACTIONS => Ok(device_actions().to_bytes()),
         _ => Err(Refusal::NO_SUCH),
     }
@@ -117,6 +119,10 @@ fn device_limits(nic: &Nic) -> Limits {
         last_rule_priority: u8::MAX,
         selectors_per_classifier: selectors::MOST,
     }
+}
+
+fn device_selectors(nic: &Nic) -> Classifier {
+    selectors::device(nic.steering.read().expect("steering never panics").filters().knobs().key)
 }
 
 fn device_actions() -> Actions {
@@ -149,7 +155,7 @@ fn set_capability(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome {
         }
         CAP_SELECTORS => {
             let wanted = Classifier::from_bytes(wanted);
-            let fits = selectors::is_within(&wanted, &selectors::device());
+            let fits = selectors::is_within(&wanted, &device_selectors(nic));
             let enables = !wanted.selectors.is_empty();
             state.selectors = taken(fits, wanted, enables)?;
         }

@@ -1,7 +1,7 @@
 //! Commands with which a guest programs its NIC: admin commands and control commands of virtio 1.4, by whatever road they
 //! come. `docs/guest-abi.md` has the list, `docs/guest-commands.md` what was decided where the specification is not clear.
 //!
-//! [`GuestState`] is what commands have set up, as far as it is not steering; [`forget`] undoes all of it. Whatever a guest
+//! [`GuestState`] is what commands have set up, as far as it is not steering; `forget` undoes all of it. Whatever a guest
 //! does, it is bounded: by the limits of the flow filter, the number of queues, and the length of a command.
 //!
 //! Locks: the guest's state, then steering. Nobody takes them the other way round, and a command takes no slot: the
@@ -9,7 +9,9 @@
 
 mod admin;
 pub mod channel;
+mod clock;
 mod control;
+mod listing;
 pub mod moderation;
 mod objects;
 mod receive;
@@ -21,6 +23,8 @@ mod tests;
 mod vendor;
 
 use std::sync::atomic::Ordering;
+
+pub use clock::FilterClock;
 
 use crate::nic::Nic;
 use crate::virtio::flow::{Classifier, RuleObject};

@@ -33,6 +33,11 @@ impl Objects {
         Some((rule, self.classifiers.get(&rule.classifier_id)?))
     }
 
+    /// Ids of rules from `first` on, ascending.
+    pub(super) fn rule_ids(&self, first: u32) -> impl Iterator<Item = u32> {
+        self.rules.range(first..).map(|(id, _)| *id)
+    }
+
     fn contains(&self, kind: ObjectType, id: u32) -> bool {
         match kind {
             ObjectType::Group => self.groups.contains_key(&id),
@@ -47,7 +52,10 @@ impl From<FilterError> for Refusal {
         match e {
             FilterError::NoSpace(_) => Refusal::NO_SPACE,
             // 5.1.6.6: a priority that another group has is an invalid field; an id that is taken is not.
-            FilterError::Exists { what: "group priority", .. } | FilterError::Invalid(_) => Refusal::FIELD,
+            FilterError::Exists { what: "group priority", .. }
+            | FilterError::Invalid(_)
+            | FilterError::Key(_) => Refusal::FIELD,
+            FilterError::TryAgain(_) => Refusal::TRY_AGAIN,
             FilterError::Exists { .. } => Refusal::EXISTS,
             FilterError::NotFound { .. } => Refusal::NO_SUCH,
             FilterError::Busy { .. } => Refusal::BUSY,
@@ -101,7 +109,9 @@ pub(super) fn create(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome 
         }
         ObjectType::Classifier => {
             let classifier = agreed.classifier(data)?;
-            steering.filters_mut().create_classifier(id, selectors::mask_of(&classifier).mask())?;
+            let mask = selectors::mask_of(&classifier).mask();
+            steering.filters().check_key(&mask)?;
+            steering.filters_mut().create_classifier(id, mask)?;
             objects.classifiers.insert(id, classifier);
         }
         ObjectType::Rule => {
@@ -110,7 +120,9 @@ pub(super) fn create(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome 
             if steering.filters().rules_in_group(rule.group_id) >= agreed.limits.rules_per_group {
                 return Err(Refusal::NO_SPACE);
             }
-            let slot = steering.filters_mut().create_rule(id, made)?;
+            let now = nic.filter_clock.now();
+            let slot = steering.filters_mut().program_rule(id, made, now)?;
+            nic.filter_clock.note(&steering);
             // The slot may have been another rule's.
             nic.reset_hits(slot);
             objects.rules.insert(id, rule);
@@ -133,7 +145,9 @@ pub(super) fn modify(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome 
         }
         ObjectType::Classifier => {
             let classifier = agreed.classifier(data)?;
-            steering.filters_mut().modify_classifier(id, selectors::mask_of(&classifier).mask())?;
+            let mask = selectors::mask_of(&classifier).mask();
+            steering.filters().check_key(&mask)?;
+            steering.filters_mut().modify_classifier(id, mask)?;
             objects.classifiers.insert(id, classifier);
         }
         ObjectType::Rule => {
@@ -144,7 +158,8 @@ pub(super) fn modify(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome 
             if rule != (RuleObject { action: rule.action, vq_index, queue_offset, ..was.clone() }) {
                 return Err(Refusal::FIELD);
             }
-            steering.filters_mut().modify_rule(id, action)?;
+            steering.filters_mut().program_action(id, action, nic.filter_clock.now())?;
+            nic.filter_clock.note(&steering);
             objects.rules.insert(id, rule);
         }
     }

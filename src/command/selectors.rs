@@ -6,7 +6,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::packet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, PROTO_UDP};
-use crate::steer::Match;
+use crate::steer::{FilterKey, Match};
 use crate::virtio::MacAddr;
 use crate::virtio::flow::{Classifier, Selector, SelectorType};
 use crate::virtio::wire::Reader;
@@ -46,16 +46,33 @@ fn bit(bytes: &[u8], i: usize) -> bool {
     bytes[i / 8] >> (7 - i % 8) & 1 == 1
 }
 
-/// Everything that can be compared: the capability of the device.
-pub(super) fn device() -> Classifier {
+/// Everything that a card with this key can compare: the capability of the device. That some can only compare fields
+/// together a capability can't say; classifiers are checked for it.
+pub(super) fn device(key: FilterKey) -> Classifier {
+    let partial = if key == FilterKey::Any { Selector::PARTIAL_MASK } else { 0 };
     let selector = |kind: SelectorType| {
-        let mut selector = Selector { flags: Selector::PARTIAL_MASK, ..Selector::new(kind) };
-        for i in fields(kind).iter().flat_map(|(first, bits)| *first..first + bits) {
+        let mut selector = Selector { flags: partial, ..Selector::new(kind) };
+        for i in offered(kind, key).iter().flat_map(|(first, bits)| *first..first + bits) {
             selector.mask[i / 8] |= 0x80 >> (i % 8);
         }
         selector
     };
-    Classifier { selectors: SelectorType::ALL.iter().map(|kind| selector(*kind)).collect() }
+    let kinds = SelectorType::ALL.iter().filter(|k| key != FilterKey::Ipv4 || **k != SelectorType::Ipv6);
+    Classifier { selectors: kinds.map(|kind| selector(*kind)).collect() }
+}
+
+/// The fields of a header that a card with this key can compare.
+fn offered(kind: SelectorType, key: FilterKey) -> &'static [(usize, usize)] {
+    let all = fields(kind);
+    match kind {
+        _ if key == FilterKey::Any => all,
+        // The EtherType, which says what comes.
+        SelectorType::Ethernet => &all[2..],
+        // All but the type of service and the traffic class.
+        SelectorType::Ipv4 | SelectorType::Ipv6 => &all[1..],
+        // Ports.
+        SelectorType::Tcp | SelectorType::Udp => &all[..2],
+    }
 }
 
 /// Whether one capability has no more than another, and its selectors are in order.
@@ -228,13 +245,13 @@ mod tests {
     }
 
     fn possible(selectors: &[Selector]) -> bool {
-        is_possible(&Classifier { selectors: selectors.to_vec() }, &device(), MOST)
+        is_possible(&Classifier { selectors: selectors.to_vec() }, &device(FilterKey::Any), MOST)
     }
 
     #[test]
     fn the_device_compares_the_fields_that_steering_knows() {
         let hex = |s: &Selector| s.mask.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        let device = device();
+        let device = device(FilterKey::Any);
         assert!(device.selectors.iter().all(|s| s.flags == Selector::PARTIAL_MASK));
         assert_eq!(device.selectors.iter().map(|s| s.kind).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         let f = |n: usize| "f".repeat(n);
@@ -246,6 +263,26 @@ mod tests {
             format!("{}{}", f(8), "0".repeat(8)),
         ];
         assert_eq!(device.selectors.iter().map(hex).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_card_with_a_key_offers_whole_fields_of_it() {
+        for key in [FilterKey::FiveTuple, FilterKey::FourTuple, FilterKey::Ipv4] {
+            let selectors = device(key).selectors;
+            let compared = |kind: SelectorType| {
+                let s = selectors.iter().find(|s| s.kind == kind.code())?;
+                let at = |(i, m): (usize, &u8)| (*m != 0).then_some(i);
+                assert!(s.flags == 0 && s.mask.iter().all(|m| *m == 0 || *m == 0xff));
+                Some(s.mask.iter().enumerate().filter_map(at).collect::<Vec<_>>())
+            };
+            assert_eq!(compared(SelectorType::Ethernet), Some(vec![12, 13]));
+            let v4: Vec<_> = [9].into_iter().chain(12..20).collect();
+            assert_eq!(compared(SelectorType::Ipv4), Some(v4));
+            let v6 = [6].into_iter().chain(8..40).collect();
+            assert_eq!(compared(SelectorType::Ipv6), (key != FilterKey::Ipv4).then_some(v6));
+            assert_eq!(compared(SelectorType::Tcp), Some((0..4).collect()));
+            assert_eq!(compared(SelectorType::Udp), Some((0..4).collect()));
+        }
     }
 
     #[test]
@@ -274,7 +311,10 @@ mod tests {
         ] {
             assert!(!possible(&bad), "{bad:?}");
         }
-        assert!(!is_possible(&Classifier { selectors: vec![e(), ip4] }, &device(), 1), "more than agreed");
+        assert!(
+            !is_possible(&Classifier { selectors: vec![e(), ip4] }, &device(FilterKey::Any), 1),
+            "more than agreed"
+        );
     }
 
     #[test]
@@ -309,7 +349,7 @@ mod tests {
         assert!(!possible(&[ethernet(), ip4.clone()]));
         ip4.mask.push(0);
 
-        let mut whole = device();
+        let mut whole = device(FilterKey::Any);
         whole.selectors.iter_mut().for_each(|s| s.flags = 0);
         let under = |s: &[Selector]| is_possible(&Classifier { selectors: s.to_vec() }, &whole, MOST);
         assert!(!under(&[ethernet(), ip4.clone()]));
@@ -323,7 +363,7 @@ mod tests {
 
     #[test]
     fn capabilities_are_in_order_and_within_the_device_s() {
-        let device = device();
+        let device = device(FilterKey::Any);
         assert!(is_within(&device, &device) && is_within(&Classifier::default(), &device));
         let change = |f: &dyn Fn(&mut Vec<Selector>)| {
             let mut wanted = device.clone();

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use super::control::{DONE, Outcome};
-use super::{GuestState, forget};
+use super::{GuestState, forget, listing};
 use crate::nic::Nic;
 use crate::steer::{CONTEXTS_MAX, KEY_MAX, TABLE_MAX, hash_type};
-use crate::virtio::vendor::{HASH_SET, IDENTIFY, Identity, RESET, RULE_HITS, capability};
+use crate::virtio::vendor::{HASH_SET, IDENTIFY, Identity, RESET, RSS_GET, RULE_HITS, RULE_LIST, capability};
 use crate::virtio::{
     F_CTRL_MAC_ADDR, F_CTRL_RX, F_CTRL_RX_EXTRA, F_CTRL_VLAN, F_CTRL_VQ, F_DEVICE_STATS, F_HASH_REPORT,
     F_NOTF_COAL, F_RSS, F_VQ_NOTF_COAL,
@@ -46,6 +46,8 @@ pub(super) fn execute(nic: &Nic, guest: &mut GuestState, command: u8, data: &[u8
             let (slot, _) = steering.filters().rule(id)?;
             Some(nic.hits(slot).to_le_bytes().into())
         }
+        RULE_LIST => listing::rules(&guest.admin.objects, data),
+        RSS_GET => listing::rss(nic),
         _ => None,
     }
 }
@@ -63,7 +65,7 @@ fn identity(nic: &Nic) -> Identity {
             | capability::ACTION_RSS_CONTEXT
             | capability::MODIFY_RULES,
         features: FEATURES,
-        profile: 0,
+        profile: nic.profile.load(Ordering::Relaxed),
         version: env!("CARGO_PKG_VERSION").into(),
     }
 }

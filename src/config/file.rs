@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use toml::{Table, Value};
 
-use super::{ConfigError, CpuList, NicSettings, Settings};
+use super::{ConfigError, CpuList, NicSettings, Profile, Settings};
 
-const KEYS: &str = "nic, cpus, poll, control, features, capture, in-band";
+const KEYS: &str = "nic, cpus, poll, control, features, capture, in-band, profile";
 
 impl Settings {
     /// Reads a file.
@@ -36,6 +36,7 @@ impl Settings {
                 "control" => settings.control = Some(word(key, value)?.into()),
                 "features" => settings.features = Some(parsed(key, value)?),
                 "in-band" => settings.in_band = Some(parsed(key, value)?),
+                "profile" => settings.profile = Some(Profile::by_name(&word(key, value)?)?),
                 "capture" => settings.capture = Some(word(key, value)?.into()),
                 _ => return Err(format!("unknown key '{key}'; keys are {KEYS}")),
             }
@@ -90,12 +91,15 @@ mod tests {
             poll = "adaptive=7"
             features = ["-mrg_rxbuf", "-event_idx"]
             in-band = "kernel"
+            profile = "sfc"
             [[nic]]
             name = "n0"
             socket = "/run/n0.sock"
             queues = 4
             port = "tap:fn0"
             in-band = "user"
+            filter-delay = "5ms"
+            filter-inflight = 2
             [[nic]]
             name = "n1"
             fd = 5
@@ -104,7 +108,7 @@ mod tests {
         "#;
         let flags = Settings {
             nics: [
-                "n0,socket=/run/n0.sock,queues=4,port=tap:fn0,in-band=user",
+                "n0,socket=/run/n0.sock,queues=4,port=tap:fn0,in-band=user,filter-delay=5ms,filter-inflight=2",
                 "n1,fd=5,features=+event_idx,port=gen:flows=16;size=100",
             ]
             .iter()
@@ -116,6 +120,7 @@ mod tests {
             features: Some("-mrg_rxbuf,-event_idx".parse().unwrap()),
             capture: None,
             in_band: Some("kernel".parse().unwrap()),
+            profile: Some(Profile::by_name("sfc").unwrap()),
         };
         let build = |s: Settings| format!("{:?}", s.build().unwrap());
         assert_eq!(build(Settings::from_toml(file).unwrap()), build(flags));
@@ -144,6 +149,11 @@ mod tests {
             ("poll = true", "'poll' takes text, a number or a list of those, no boolean"),
             ("poll = 'often'", "'often' is no poll mode"),
             ("nic = 3", "[[nic]]"),
+            ("profile = 'x'", "'x' is no profile; there are sfc"),
+            (
+                "[[nic]]\nname = 'n0'\nfilter-delay = 5",
+                "NIC n0: filter-delay=5 is not possible: '5' is no delay",
+            ),
             ("[[nic]]\nsocket = '/a'", "a [[nic]] has no name"),
             ("[[nic]]\nname = 'n0'\nqueues = 0", "NIC n0: queues=0 is not possible; queues takes 1 to 31"),
             ("[[nic]]\nname = 'n0'\nport = {tap = 'a'}", "'port' takes text"),

@@ -6,6 +6,7 @@
 mod features;
 mod file;
 mod nic;
+mod profile;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ mod tests;
 pub use features::{FeatureEdits, resolve_features};
 pub(crate) use nic::parse_key;
 pub use nic::{MTU_MAX, MTU_MIN, NicSettings};
+pub use profile::{FilterSettings, Profile, parse_in_flight};
 pub use settings::{ConfigError, CpuList, Settings};
 
 use std::path::PathBuf;
@@ -141,6 +143,8 @@ pub struct NicConfig {
     pub in_band: InBand,
     /// How moderation values of 0 are read.
     pub coalesce: CoalesceRule,
+    /// Which card its filter table is like.
+    pub profile: Option<&'static Profile>,
 }
 
 /// The whole process.

@@ -4,7 +4,10 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{ConfigError, FeatureEdits, InBand, MAX_QUEUE_PAIRS, NicConfig, PortConfig, resolve_features};
+use super::{
+    ConfigError, FeatureEdits, FilterSettings, InBand, MAX_QUEUE_PAIRS, NicConfig, PortConfig, Profile,
+    resolve_features,
+};
 use crate::dataplane::notify::CoalesceRule;
 use crate::steer::{LearnConfig, RssKey, SteerConfig, TABLE_MAX};
 use crate::vhost::Endpoint;
@@ -26,7 +29,8 @@ const IDLE_MAX: u16 = 16383;
 const SOCKET_PATH_MAX: usize = 107;
 
 const KEYS: &str = "socket, mode, fd, queues, port, features, mtu, capture, filters, learn-entries, learn-idle, \
-                    rss-table, rss-key, in-band, coalesce";
+                    rss-table, rss-key, in-band, coalesce, profile, filter-delay, filter-inflight, filter-replace, \
+                    filter-key, learn";
 const PORTS: &str = "tap:NAME, link:NIC, loopback, echo, null or gen[:flows=N;size=N;rate=N...]";
 
 /// What was said about one NIC.
@@ -51,6 +55,7 @@ pub struct NicSettings {
     rss_key: Option<RssKey>,
     in_band: Option<InBand>,
     coalesce: Option<CoalesceRule>,
+    filter: FilterSettings,
 }
 
 impl NicSettings {
@@ -88,6 +93,9 @@ impl NicSettings {
             "rss-key" => self.rss_key = Some(parse_key(value).map_err(|e| at.because(e))?),
             "in-band" => self.in_band = Some(at.choice(&InBand::NAMES)?),
             "coalesce" => self.coalesce = Some(at.choice(&CoalesceRule::NAMES)?),
+            "profile" | "filter-delay" | "filter-inflight" | "filter-replace" | "filter-key" | "learn" => {
+                self.filter.set(key, value).map_err(|e| at.because(e))?;
+            }
             _ => {
                 return Err(ConfigError::UnknownKey {
                     nic: self.name.clone(),
@@ -117,6 +125,7 @@ impl NicSettings {
         features: &FeatureEdits,
         capture: Option<&PathBuf>,
         in_band: InBand,
+        profile: Option<&'static Profile>,
     ) -> Result<NicConfig, ConfigError> {
         let nic = || self.name.clone();
         let endpoint = match (&self.socket, self.fd) {
@@ -129,6 +138,7 @@ impl NicSettings {
         };
         let queue_pairs = self.queues.unwrap_or(1);
         let (steer, learn) = (SteerConfig::default(), LearnConfig::default());
+        let filter = self.filter.resolve(profile);
         Ok(NicConfig {
             name: nic(),
             endpoint,
@@ -138,9 +148,11 @@ impl NicSettings {
             mtu: self.mtu.unwrap_or(1500),
             steer: SteerConfig {
                 queue_pairs,
-                filter_capacity: self.filters.unwrap_or(steer.filter_capacity),
+                filter_capacity: self.filters.or(filter.filters).unwrap_or(steer.filter_capacity),
                 rss_key: self.rss_key.clone().unwrap_or(steer.rss_key),
                 rss_table_len: self.rss_table.unwrap_or(steer.rss_table_len),
+                knobs: filter.knobs,
+                learn_on: filter.learn,
             },
             learn: LearnConfig {
                 entries: self.learn_entries.unwrap_or(learn.entries),
@@ -149,6 +161,7 @@ impl NicSettings {
             capture: self.capture.as_ref().or(capture).cloned(),
             in_band: self.in_band.unwrap_or(in_band),
             coalesce: self.coalesce.unwrap_or_default(),
+            profile: filter.profile,
         })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Config, FeatureEdits, InBand, NicConfig, NicSettings, PollMode, PortConfig};
+use super::{Config, FeatureEdits, InBand, NicConfig, NicSettings, PollMode, PortConfig, Profile};
 use crate::vhost::Endpoint;
 
 /// How long `adaptive` polls unless told otherwise.
@@ -206,6 +206,8 @@ pub struct Settings {
     pub capture: Option<PathBuf>,
     /// Which commands of the guests of all NICs are taken; all unless said.
     pub in_band: Option<InBand>,
+    /// Which card the filter tables of all NICs are like.
+    pub profile: Option<&'static Profile>,
 }
 
 impl Settings {
@@ -221,6 +223,7 @@ impl Settings {
             features: self.features.or(others.features),
             capture: self.capture.or(others.capture),
             in_band: self.in_band.or(others.in_band),
+            profile: self.profile.or(others.profile),
         }
     }
 
@@ -233,7 +236,9 @@ impl Settings {
         let mut nics = self
             .nics
             .iter()
-            .map(|n| n.build(&features, self.capture.as_ref(), self.in_band.unwrap_or_default()))
+            .map(|n| {
+                n.build(&features, self.capture.as_ref(), self.in_band.unwrap_or_default(), self.profile)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         if nics.is_empty() {
             return Err(ConfigError::NoNic);

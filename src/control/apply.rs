@@ -10,10 +10,10 @@ use super::flows::FlowRule;
 use super::guest;
 use super::protocol::{Code, ControlError, Request};
 use super::replies::{
-    CoalesceStatus, Done, FeatureList, FlowAdded, FlowList, LearnStatus, NicStatus, RssChange, RssStatus,
-    SteeringMode, TableChange,
+    CoalesceStatus, Done, FeatureList, FlowAdded, FlowList, KnobStatus, LearnStatus, NicStatus, RssChange,
+    RssStatus, SteeringMode, TableChange,
 };
-use super::status;
+use super::{knobs, status};
 use crate::config::parse_key;
 use crate::daemon::Daemon;
 use crate::nic::Nic;
@@ -44,6 +44,8 @@ pub enum Reply {
     Coalesce(CoalesceStatus),
     /// To `learn_show`.
     Learn(LearnStatus),
+    /// To `knobs_get`.
+    Knobs(KnobStatus),
     /// To what only changes something.
     Done(Done),
     /// To `trace`: records follow.
@@ -94,6 +96,11 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         Request::RssGet { nic } => return Ok(Reply::Rss(status::rss(find(nic)?))),
         Request::CoalesceGet { nic } => return Ok(Reply::Coalesce(guest::coalesce(find(nic)?))),
         Request::LearnShow { nic } => return Ok(Reply::Learn(status::learn(find(nic)?, daemon.now()))),
+        Request::KnobsGet { nic } => {
+            let nic = find(nic)?;
+            nic.settle();
+            return Ok(Reply::Knobs(knobs::show(nic, &nic.steering.read().expect("steering never panics"))));
+        }
         Request::Trace { nic, filter, limit } => return watch(find(nic)?, filter, limit).map(Reply::Trace),
         // What follows has nothing to say but that it was done.
         Request::ResetStats { nic } => find(nic)?.reset_stats(),
@@ -105,6 +112,14 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         Request::CoalesceSet { nic, change } => guest::set_coalesce(find(nic)?, change),
         Request::LearnSet { nic, on } => steering(find(nic)?).set_learn(on),
         Request::LearnClear { nic, queue } => clear_learned(find(nic)?, queue)?,
+        Request::KnobsSet { nic, change } => {
+            let nic = find(nic)?;
+            knobs::change(nic, &mut steering(nic), &change)?;
+        }
+        Request::Inject { nic, fault, on } => {
+            let nic = find(nic)?;
+            knobs::inject(nic, &mut steering(nic), fault.as_deref(), on)?;
+        }
         Request::Link { nic, up } => find(nic)?.set_link(up),
     }
     Ok(Reply::Done(Done {}))
@@ -112,6 +127,7 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
 
 /// A NIC's steering to change, with no worker looking at it meanwhile.
 fn steering(nic: &Nic) -> RwLockWriteGuard<'_, Steering> {
+    nic.settle();
     nic.steering.write().expect("steering never panics")
 }
 
@@ -144,8 +160,8 @@ impl From<FilterError> for ControlError {
             FilterError::NoSpace(_) => Code::NoSpace,
             FilterError::Exists { .. } => Code::Exists,
             FilterError::NotFound { .. } => Code::NotFound,
-            FilterError::Busy { .. } => Code::Busy,
-            FilterError::Invalid(_) => Code::Invalid,
+            FilterError::Busy { .. } | FilterError::TryAgain(_) => Code::Busy,
+            FilterError::Invalid(_) | FilterError::Key(_) => Code::Invalid,
         };
         ControlError::new(code, e.to_string())
     }
@@ -169,20 +185,9 @@ fn set_rss(steering: &mut Steering, wanted: RssChange) -> Result<(), ControlErro
     if let Some(queue) = wanted.unclassified {
         config.unclassified = queue;
     }
-    let len = steering.rss().table(queues).len();
-    match wanted.table {
-        None => {}
-        Some(TableChange::Default) => config.table = None,
-        Some(TableChange::Entries(entries)) => config.table = Some(entries),
-        Some(TableChange::Equal(n)) if (1..=queues).contains(&n) => {
-            config.table = Some((0..len).map(|i| i as u16 % n).collect());
-        }
-        Some(TableChange::Equal(n)) => {
-            return Err(invalid(format!(
-                "The table can't spread over {n} queues: 1 to {queues} are possible"
-            )));
-        }
-        Some(TableChange::Weight(weights)) => config.table = Some(weighted(&weights, len, queues)?),
+    if let Some(change) = wanted.table {
+        let len = steering.rss().table(queues).len();
+        config.table = new_table(change, len, queues).map_err(invalid)?;
     }
     steering.set_rss(config)?;
     // Nothing fails from here on.
@@ -198,11 +203,32 @@ fn set_rss(steering: &mut Steering, wanted: RssChange) -> Result<(), ControlErro
     Ok(())
 }
 
+/// The table of `len` entries that a change makes; none is the one that spreads over whatever queues run.
+///
+/// # Errors
+/// Says what is possible.
+pub(crate) fn new_table(change: TableChange, len: usize, queues: u16) -> Result<Option<Vec<u16>>, String> {
+    match change {
+        TableChange::Default => Ok(None),
+        TableChange::Entries(entries) => Ok(Some(entries)),
+        TableChange::Equal(n) if (1..=queues).contains(&n) => {
+            Ok(Some((0..len).map(|i| i as u16 % n).collect()))
+        }
+        TableChange::Equal(n) => {
+            Err(format!("The table can't spread over {n} queues: 1 to {queues} are possible"))
+        }
+        TableChange::Weight(weights) => weighted(&weights, len, queues).map(Some),
+    }
+}
+
 /// A table in which each queue has a share like its weight, as near as entries allow.
-fn weighted(weights: &[u32], len: usize, queues: u16) -> Result<Vec<u16>, ControlError> {
+fn weighted(weights: &[u32], len: usize, queues: u16) -> Result<Vec<u16>, String> {
     let sum: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     if weights.len() > queues.into() || sum == 0 {
-        return Err(invalid(format!("Weights are for queues 0 to {}, and not all are zero", queues - 1)));
+        return Err(format!(
+            "Weights are for queues 0 to {}, and not all are zero",
+            queues.saturating_sub(1)
+        ));
     }
     let mut table = Vec::with_capacity(len);
     let mut before = 0;

@@ -4,17 +4,21 @@
 //! outside of the data plane. [`server`] brings requests in from a UNIX socket, one JSON object a line, and
 //! [`client`] is the other end of it. `docs/control-protocol.md` is for those who write one.
 
-mod apply;
+pub(crate) mod apply;
 pub mod client;
 mod ethtool;
 mod flows;
 mod guest;
+pub mod knobs;
+pub mod print;
 pub mod protocol;
 pub mod replies;
+pub mod rss_words;
 pub mod server;
 #[cfg(test)]
 mod server_tests;
-mod status;
+pub(crate) mod status;
+pub mod table;
 #[cfg(test)]
 mod tests;
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::flows::FlowRule;
-use super::replies::{CoalesceChange, RssChange};
+use super::replies::{CoalesceChange, KnobChange, RssChange};
 use crate::trace::{TraceFilter, TraceRecord};
 
 /// The protocol's version. It grows when something changes its meaning, not when something is added.
@@ -107,6 +107,28 @@ pub enum Request {
         nic: Option<String>,
         /// Those of this receive queue only.
         queue: Option<u16>,
+    },
+    /// How rules of the guest are taken: [`KnobStatus`](super::replies::KnobStatus).
+    KnobsGet {
+        /// Which NIC.
+        nic: Option<String>,
+    },
+    /// Changes what is given, all of it or nothing.
+    KnobsSet {
+        /// Which NIC.
+        nic: Option<String>,
+        /// The rest.
+        #[serde(default)]
+        change: KnobChange,
+    },
+    /// Injects a fault, or takes it away.
+    Inject {
+        /// Which NIC.
+        nic: Option<String>,
+        /// Which fault: [`FAULTS`](super::knobs::FAULTS); all of them if none is named.
+        fault: Option<String>,
+        /// Whether it is to be there.
+        on: bool,
     },
     /// Streams steering decisions until there are enough, or the client sends or closes.
     Trace {

@@ -31,6 +31,8 @@ pub struct NicStatus {
     pub link_up: bool,
     /// Steering.
     pub steering: SteeringStatus,
+    /// How rules of the guest are taken.
+    pub knobs: KnobStatus,
     /// The queue pairs.
     pub pairs: Vec<PairStatus>,
 }
@@ -303,6 +305,45 @@ pub struct LearnStatus {
     pub evicted: u64,
     /// Flows that were too old.
     pub expired: u64,
+}
+
+/// How a NIC's filter table takes rules of the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnobStatus {
+    /// The NIC's name.
+    pub nic: String,
+    /// The card that it is like; knobs may have been turned since.
+    pub profile: Option<String>,
+    /// Rules that fit, those of the host included.
+    pub filters: u32,
+    /// Nanoseconds from accepting a rule to its being in force.
+    pub delay_ns: u64,
+    /// Rules that may be on their way; any number if there is none.
+    pub in_flight: Option<u32>,
+    /// What changing a rule does: `atomic`, `delete-add` or `none`.
+    pub replace: String,
+    /// What a rule can compare: `any`, `5-tuple`, `4-tuple` or `ipv4`.
+    pub key: String,
+    /// Rules that are on their way now.
+    pub on_the_way: u32,
+    /// Faults that are injected: `table-full`, `busy`, `lost`, `ctrl-hang`.
+    pub faults: Vec<String>,
+}
+
+/// A change of that; what is not given stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KnobChange {
+    /// The knobs of this profile, and then what else is given.
+    pub profile: Option<String>,
+    /// Delay, as `5ms`.
+    pub delay: Option<String>,
+    /// A number, or `any`.
+    pub in_flight: Option<String>,
+    /// `atomic`, `delete-add` or `none`.
+    pub replace: Option<String>,
+    /// `any`, `5-tuple`, `4-tuple` or `ipv4`.
+    pub key: Option<String>,
 }
 
 /// Nothing to say but that it was done: `{}`.

@@ -23,7 +23,7 @@ const HASH_TYPES: [(&str, u32); 6] = [
 ];
 
 /// The bits of these hash types.
-pub(super) fn hash_type_bits(names: &[String]) -> Result<u32, String> {
+pub(crate) fn hash_type_bits(names: &[String]) -> Result<u32, String> {
     names.iter().try_fold(0, |bits, name| {
         let found = HASH_TYPES.iter().find(|(n, _)| n == name);
         let all = || HASH_TYPES.map(|(n, _)| n).join(", ");
@@ -31,6 +31,16 @@ pub(super) fn hash_type_bits(names: &[String]) -> Result<u32, String> {
             .map(|(_, bit)| bits | bit)
             .ok_or_else(|| format!("'{name}' is no hash type; there are {}", all()))
     })
+}
+
+/// The names of these hash types.
+pub(crate) fn hash_type_names(bits: u32) -> Vec<String> {
+    HASH_TYPES.iter().filter(|(_, bit)| bits & bit != 0).map(|(name, _)| (*name).into()).collect()
+}
+
+/// A key, as `6d:5a:...`.
+pub(crate) fn key_text(key: &[u8]) -> String {
+    key.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
 }
 
 impl From<Mode> for SteeringMode {
@@ -67,6 +77,7 @@ pub(super) fn show(nic: &Nic, now: Tick) -> NicStatus {
         tx_size: tx.change(|q| q.as_ref().map(|q| q.ring.size())),
     });
     let pairs = pairs.collect();
+    nic.settle();
     let steering = nic.steering.read().expect("steering never panics");
     let learned = nic.learned.flows_per_queue(config.queue_pairs, now);
     NicStatus {
@@ -90,6 +101,7 @@ pub(super) fn show(nic: &Nic, now: Tick) -> NicStatus {
             rules: steering.filters().len(),
             rules_capacity: steering.filters().capacity(),
         },
+        knobs: super::knobs::show(nic, &steering),
         pairs,
     }
 }
@@ -137,16 +149,6 @@ pub(super) fn rss(nic: &Nic) -> RssStatus {
         by_guest: steering.rss_is_guests(),
         contexts: guest::contexts(&steering),
     }
-}
-
-/// A key as `6d:5a:...`.
-pub(super) fn key_text(key: &[u8]) -> String {
-    key.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
-}
-
-/// The names of these bits.
-pub(super) fn hash_type_names(bits: u32) -> Vec<String> {
-    HASH_TYPES.iter().filter(|(_, bit)| bits & bit != 0).map(|(name, _)| (*name).into()).collect()
 }
 
 pub(super) fn learn(nic: &Nic, now: Tick) -> LearnStatus {

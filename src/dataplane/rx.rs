@@ -53,6 +53,7 @@ fn steer(
 ) -> (u64, [Reason; BATCH]) {
     let mut queues = 0u64;
     let mut reasons = [Reason::Default; BATCH];
+    nic.settle();
     let hits = &nic.rule_hits[cx.worker];
     let steering = nic.steering.read().expect("steering never panics");
     let stamp = steering.stamp(&nic.learned, cx.now, nic.id());

@@ -82,6 +82,7 @@ pub(crate) fn config(pairs: u16) -> NicConfig {
         capture: None,
         in_band: InBand::All,
         coalesce: CoalesceRule::Nic,
+        profile: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Guest to wire: frames out of a transmit ring, into the port.
 
+use std::sync::atomic::Ordering;
+
 use super::rx::Frames;
 use super::{Context, in_band, rx};
 use crate::nic::{Nic, TxQueue};
@@ -37,24 +39,12 @@ fn burst(
     cx: &mut Context,
 ) -> Result<usize, RingFault> {
     let c = &nic.tx_counters[i];
-    let mut batch = q.ring.pop(store)?;
-    let frames = batch.len() as u64;
-    if !batch.is_empty() {
-        c.packets.add(frames);
-        c.bytes.add((0..batch.len()).map(|i| batch.frame(i).len() as u64).sum());
-        if nic.is_link_up() {
-            learn(nic, i, &mut q.recent, &mut batch, cx);
-            if let Some(capture) = &nic.capture {
-                for f in 0..batch.len() {
-                    capture.sent(i, &batch, f, &mut cx.frame);
-                }
-            }
-            let refused = port.send(nic, &mut batch, cx);
-            c.drop_port.add(refused);
-            nic.counters.port_tx_packets.add_shared(frames - refused);
-        } else {
-            c.drop_link_down.add(frames);
-        }
+    if q.ring.command().is_none() {
+        send(nic, i, q, port, store, cx)?;
+    }
+    if q.ring.command().is_some() && nic.commands_hang.load(Ordering::Relaxed) {
+        // A fault: the queue stands still until it is taken away.
+        return Ok(0);
     }
     in_band::serve(nic, i, &mut q.ring, cx);
     let taken = q.ring.complete();
@@ -69,6 +59,40 @@ fn burst(
     q.signal(nic, i, taken as u64, cx);
     c.drop_malformed.add(q.ring.take_malformed());
     Ok(taken)
+}
+
+/// Takes frames, up to a command, and sends them.
+#[inline]
+fn send(
+    nic: &Nic,
+    i: usize,
+    q: &mut TxQueue,
+    port: &mut PortQueue,
+    store: &mut BatchStore,
+    cx: &mut Context,
+) -> Result<(), RingFault> {
+    let c = &nic.tx_counters[i];
+    let mut batch = q.ring.pop(store)?;
+    let frames = batch.len() as u64;
+    if batch.is_empty() {
+        return Ok(());
+    }
+    c.packets.add(frames);
+    c.bytes.add((0..batch.len()).map(|i| batch.frame(i).len() as u64).sum());
+    if !nic.is_link_up() {
+        c.drop_link_down.add(frames);
+        return Ok(());
+    }
+    learn(nic, i, &mut q.recent, &mut batch, cx);
+    if let Some(capture) = &nic.capture {
+        for f in 0..batch.len() {
+            capture.sent(i, &batch, f, &mut cx.frame);
+        }
+    }
+    let refused = port.send(nic, &mut batch, cx);
+    c.drop_port.add(refused);
+    nic.counters.port_tx_packets.add_shared(frames - refused);
+    Ok(())
 }
 
 /// Shows the table of learned flows what the guest sends on this queue.

@@ -10,6 +10,7 @@ pub mod link;
 pub mod pcapng;
 mod reflect;
 pub mod sys;
+pub mod sys_packet;
 pub mod sys_socket;
 pub mod tap;
 mod tap_port;

@@ -17,7 +17,10 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::key::{Mask, Match};
+use super::knobs::{FilterKey, Knobs};
 use super::ntuple::NtupleTable;
+use super::program::FilterFaults;
+use super::staged::Staged;
 use super::tuple::{Action, Full, Rank, RuleSlot, TupleSpace};
 use crate::packet::Headers;
 
@@ -59,6 +62,12 @@ pub enum FilterError {
         /// How many rules refer to it.
         rules: u32,
     },
+    /// So many rules are on their way, and no more can be ([`Knobs::in_flight`]).
+    #[error("{0} rule(s) are on their way; try again when one has arrived")]
+    TryAgain(u32),
+    /// A classifier compares what a card with this key can't.
+    #[error("The card can't compare this; its filter key is {0}")]
+    Key(FilterKey),
     /// A value is outside what is allowed; the text says which and what is.
     #[error("{0}")]
     Invalid(String),
@@ -100,6 +109,9 @@ pub struct FilterTable {
     groups: BTreeMap<u32, Group>,
     classifiers: BTreeMap<u32, Classifier>,
     rules: BTreeMap<u32, (RuleSlot, Rule)>,
+    pub(super) staged: Staged,
+    pub(super) knobs: Knobs,
+    pub(super) faults: FilterFaults,
 }
 
 /// Rank of the group of ntuple rules: above the u16 of any other.
@@ -117,6 +129,9 @@ impl FilterTable {
             groups: BTreeMap::new(),
             classifiers: BTreeMap::new(),
             rules: BTreeMap::new(),
+            staged: Staged::default(),
+            knobs: Knobs::default(),
+            faults: FilterFaults::default(),
         }
     }
 
@@ -247,9 +262,9 @@ impl FilterTable {
             return Err(FilterError::Invalid(text));
         }
         check_action(rule.action, self.queue_pairs)?;
-        let rank = Rank::new(group.priority.into(), rule.priority, id);
-        let key = rule.fields.key();
-        let slot = self.space.insert(group.priority.into(), &classifier.mask.0, key, rank, rule.action)?;
+        let group_rank = group.priority.into();
+        let rank = Rank::new(group_rank, rule.priority, id);
+        let slot = self.space.insert(group_rank, &classifier.mask.0, rule.fields.key(), rank, rule.action)?;
         group.rules += 1;
         classifier.rules += 1;
         self.rules.insert(id, (slot, rule));
@@ -269,9 +284,32 @@ impl FilterTable {
     pub fn destroy_rule(&mut self, id: u32) -> Result<(), FilterError> {
         let (slot, rule) = self.rules.remove(&id).ok_or(FilterError::NotFound { what: "rule", id })?;
         self.space.remove(slot);
+        self.staged.forget(id);
         self.groups.entry(rule.group).and_modify(|g| g.rules -= 1);
         self.classifiers.entry(rule.classifier).and_modify(|c| c.rules -= 1);
         Ok(())
+    }
+
+    /// Puts a rule that is an object already where packets find it.
+    pub(super) fn insert_rule(&mut self, id: u32, rule: &Rule) -> Result<RuleSlot, Full> {
+        // A rule's group outlives it.
+        let group = self.groups.get(&rule.group).map_or(0, |g| u32::from(g.priority));
+        let rank = Rank::new(group, rule.priority, id);
+        self.space.insert(group, &rule.fields.mask().0, rule.fields.key(), rank, rule.action)
+    }
+
+    /// The object says this action from now on; packets don't know yet.
+    pub(super) fn note_action(&mut self, id: u32, action: Action) {
+        self.rules.entry(id).and_modify(|(_, rule)| rule.action = action);
+    }
+
+    /// Takes away the object of a rule that is nowhere else any more.
+    pub(super) fn forget_rule(&mut self, id: u32) {
+        self.staged.forget(id);
+        if let Some((_, rule)) = self.rules.remove(&id) {
+            self.groups.entry(rule.group).and_modify(|g| g.rules -= 1);
+            self.classifiers.entry(rule.classifier).and_modify(|c| c.rules -= 1);
+        }
     }
 
     /// A group's priority.
@@ -315,6 +353,7 @@ impl FilterTable {
         for (slot, _) in std::mem::take(&mut self.rules).into_values() {
             self.space.remove(slot);
         }
+        self.staged.clear();
         self.groups.clear();
         self.classifiers.clear();
     }

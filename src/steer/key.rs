@@ -22,15 +22,17 @@ const LAST: usize = WORDS - 1;
 /// There is an Ethernet header.
 const HAS_ETH: u64 = 1;
 /// There is an IPv4 header.
-const HAS_V4: u64 = 2;
+pub(super) const HAS_V4: u64 = 2;
 /// There is an IPv6 header.
-const HAS_V6: u64 = 4;
+pub(super) const HAS_V6: u64 = 4;
 /// There are ports.
 const HAS_PORTS: u64 = 8;
 /// There is a VLAN tag.
 const HAS_VLAN: u64 = 16;
 /// There are TCP flags.
 const HAS_TCP_FLAGS: u64 = 32;
+/// No packet has this: who demands it is never found.
+pub(super) const NEVER: u64 = 128;
 /// All presence bits.
 const PRESENCE: u64 = 0xff;
 

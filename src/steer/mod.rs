@@ -21,19 +21,24 @@ mod filter;
 mod guest;
 mod hash;
 mod key;
+mod knobs;
 mod learn;
 mod ntuple;
+mod program;
 mod recent;
 mod rss;
 mod rxmode;
+mod staged;
 mod tuple;
 
 pub use cache::VerdictCache;
 pub use context::{CONTEXTS_MAX, ContextError};
 pub use filter::{CLASSIFIERS_LIMIT, FilterError, FilterTable, GROUPS_LIMIT, Rule};
 pub use key::{Mask, Match};
+pub use knobs::{DELAY_MAX, FilterKey, IN_FLIGHT_MAX, Knobs, Replace, parse_delay};
 pub use learn::{LearnConfig, LearnStats, LearnTable, Tick};
 pub use ntuple::{FlowType, Masked, NtupleSpec};
+pub use program::FilterFaults;
 pub use recent::RecentFlows;
 pub use rss::{
     DEFAULT_KEY, HashReport, KEY_MAX, KEY_MIN, Rss, RssConfig, RssError, RssKey, TABLE_DEFAULT, TABLE_MAX,
@@ -150,6 +155,10 @@ pub struct SteerConfig {
     pub rss_key: RssKey,
     /// Entries of the default indirection table: a power of two up to [`TABLE_MAX`] (else the next one).
     pub rss_table_len: u16,
+    /// How the filter table takes rules of the guest.
+    pub knobs: Knobs,
+    /// Whether learned flows are on.
+    pub learn_on: bool,
 }
 
 impl Default for SteerConfig {
@@ -159,6 +168,8 @@ impl Default for SteerConfig {
             filter_capacity: 8192,
             rss_key: RssKey::default(),
             rss_table_len: TABLE_DEFAULT as u16,
+            knobs: Knobs::default(),
+            learn_on: true,
         }
     }
 }
@@ -182,7 +193,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Automatic mode, everything on, no rule, no queue enabled.
+    /// Automatic mode, RSS on, no rule, no queue enabled.
     pub fn new(config: &SteerConfig) -> Self {
         let queue_pairs = config.queue_pairs.clamp(1, MAX_QUEUE_PAIRS);
         let table_len = usize::from(config.rss_table_len).clamp(1, TABLE_MAX).next_power_of_two();
@@ -191,10 +202,10 @@ impl Steering {
             queue_pairs,
             enabled: 0,
             mode: Mode::default(),
-            learn_on: true,
+            learn_on: config.learn_on,
             rss_on: true,
             rx: RxFilter::default(),
-            filters: FilterTable::new(config.filter_capacity, queue_pairs),
+            filters: FilterTable::new(config.filter_capacity, queue_pairs).with_knobs(config.knobs),
             rss: Rss::new(rss, table_len),
             contexts: Contexts::default(),
             host_rss: None,

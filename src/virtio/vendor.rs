@@ -1,15 +1,23 @@
 //! Control class 0xf0: what the specification does not have (`docs/guest-abi.md`), from bytes and to bytes.
 
+use super::ctrl::RssParams;
 use super::wire::{Reader, Writer};
 
 /// Asks what this device is: [`Identity`].
 pub const IDENTIFY: u8 = 0;
 /// Forgets all that this guest has set up.
 pub const RESET: u8 = 1;
-/// Puts the RSS hash into the header of received frames, or not: {u8 on; u8 reserved[3]}.
+/// Puts the RSS hash into the header of received frames, or not: `{u8 on; u8 reserved[3]}`.
 pub const HASH_SET: u8 = 2;
 /// Asks how many packets a rule has decided about: {le32 rule_id}, and le64 back.
 pub const RULE_HITS: u8 = 3;
+/// Asks which rules there are: {le32 first}, and their ids from there on back, le32 each, ascending, [`RULE_LIST_MAX`] at most.
+pub const RULE_LIST: u8 = 4;
+/// Asks for receive-side scaling as it is: [`RssState`].
+pub const RSS_GET: u8 = 5;
+
+/// Ids in an answer to [`RULE_LIST`].
+pub const RULE_LIST_MAX: usize = 256;
 
 /// Bits of [`Identity::capabilities`].
 pub mod capability {
@@ -92,6 +100,46 @@ impl Identity {
     }
 }
 
+/// What `RSS_GET` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RssState {
+    /// The host has not switched RSS off.
+    pub on: bool,
+    /// RSS alone decides; else learned flows go before it.
+    pub rss_mode: bool,
+    /// Nobody has set a table: it spreads over all queues that run.
+    pub default_table: bool,
+    /// The guest has set it, not the host.
+    pub by_guest: bool,
+    /// The configuration; `max_tx_vq` means nothing.
+    pub params: RssParams,
+}
+
+impl RssState {
+    /// Bytes before the configuration.
+    pub const HEADER: usize = 4;
+
+    /// Reads it.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut r = Reader::new(bytes);
+        let flags = r.u8();
+        r.skip(3);
+        let flag = |bit: u8| flags >> bit & 1 == 1;
+        let params = RssParams::read(&mut r)?;
+        Some(RssState { on: flag(0), rss_mode: flag(1), default_table: flag(2), by_guest: flag(3), params })
+    }
+
+    /// The bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let flags = [self.on, self.rss_mode, self.default_table, self.by_guest];
+        let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
+        let mut w = Writer::new();
+        w.u8(flags).zeros(3);
+        self.params.write(&mut w);
+        w.finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,5 +167,17 @@ mod tests {
         assert_eq!(Identity::from_bytes(&bytes[..63]), None);
         let long = Identity { version: "x".repeat(30), ..identity };
         assert_eq!(Identity::from_bytes(&long.to_bytes()).unwrap().version, "x".repeat(24));
+    }
+
+    #[test]
+    fn the_state_of_rss_is_flags_and_a_configuration() {
+        let params =
+            RssParams { hash_types: 1, unclassified: 2, table: vec![0, 3], max_tx_vq: 0, key: vec![9; 40] };
+        let state = RssState { on: true, rss_mode: false, default_table: true, by_guest: true, params };
+        let bytes = state.to_bytes();
+        assert_eq!(bytes[..RssState::HEADER], [0b1101, 0, 0, 0]);
+        assert_eq!(bytes[RssState::HEADER..], state.params.to_bytes());
+        assert_eq!(RssState::from_bytes(&bytes), Some(state));
+        assert_eq!(RssState::from_bytes(&bytes[..bytes.len() - 1]), None);
     }
 }

@@ -1,7 +1,5 @@
 //! `flownic ctl`: asks a running flownic, and shows its answers to people or, with `--json`, to programs.
 
-mod print;
-mod table;
 mod trace;
 mod words;
 
@@ -13,7 +11,7 @@ use clap::{Args, Subcommand};
 use flownic::control::client::Client;
 use flownic::control::protocol::Code;
 use flownic::control::replies::*;
-use flownic::control::{ControlError, ENVIRONMENT, Request, default_path};
+use flownic::control::{ControlError, ENVIRONMENT, Request, default_path, print};
 use flownic::stats::NicStats;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -76,6 +74,22 @@ enum Command {
     Learn {
         /// Which NIC, and what to do: show (if nothing is said), on, off, or clear all or those of a queue.
         #[arg(value_name = "[NIC] [show|on|off|clear [QUEUE]]")]
+        words: Vec<String>,
+    },
+    /// How rules of the guest are taken: [NIC] [profile NAME] [delay 5ms] [inflight N|any]
+    /// [replace atomic|delete-add|none] [key any|5-tuple|4-tuple|ipv4].
+    ///
+    /// Without a change, shows it. What is on its way already comes when it was to.
+    Knobs {
+        #[arg(value_name = "[NIC] [CHANGE]")]
+        words: Vec<String>,
+    },
+    /// Let something go wrong for the guest: [NIC] FAULT [on|off], or [NIC] none.
+    ///
+    /// Faults: table-full (rules are refused for want of room), busy (rules are refused with try again), lost (rules are
+    /// accepted and never come in force), ctrl-hang (commands are not answered until it is off).
+    Inject {
+        #[arg(value_name = "[NIC] FAULT [on|off]", required = true)]
         words: Vec<String>,
     },
     /// Show steering decisions as they are made: which queue each packet goes to, and why.
@@ -189,6 +203,7 @@ fn first_word(command: &Command) -> Option<(String, &'static [&'static str])> {
     let (words, own) = match command {
         Command::Learn { words } => (words, words::LEARN),
         Command::Rss(Rss::Set { words }) => (words, words::RSS),
+        Command::Knobs { words } => (words, words::KNOBS),
         Command::Coalesce(Coalesce::Set { words }) => (words, words::COALESCE),
         _ => return None,
     };
@@ -205,6 +220,7 @@ enum Task {
     Rss(Request),
     Coalesce(Request),
     Learn(Request),
+    Knobs(Request),
     Trace(Request),
     Do(Request),
 }
@@ -227,6 +243,11 @@ fn task(command: Command) -> Result<Task, String> {
             show @ Request::LearnShow { .. } => Task::Learn(show),
             change => Task::Do(change),
         },
+        Command::Knobs { words } => match words::knobs(words)? {
+            show @ Request::KnobsGet { .. } => Task::Knobs(show),
+            change => Task::Do(change),
+        },
+        Command::Inject { words } => Task::Do(words::inject(words)?),
         Command::Trace(trace) => Task::Trace(trace.request()?),
         Command::Link { words } => {
             let (nic, words) = Target::split(words, &["up", "down"]);
@@ -251,6 +272,7 @@ impl Session {
             Task::Rss(r) => self.show(&r, print::rss),
             Task::Coalesce(r) => self.show(&r, print::coalesce),
             Task::Learn(r) => self.show(&r, print::learn),
+            Task::Knobs(r) => self.show(&r, print::knobs),
             Task::Do(r) => self.show(&r, |Done {}| String::new()),
             Task::Trace(r) => self.trace(&r),
         }

@@ -1,6 +1,9 @@
 //! Commands that are words in a row, the NIC's name perhaps first.
 
-use flownic::control::replies::{CoalesceChange, RssChange, SteeringMode, TableChange};
+use flownic::control::knobs::FAULTS;
+use flownic::control::replies::{CoalesceChange, KnobChange};
+pub(super) use flownic::control::rss_words::RSS;
+use flownic::control::rss_words::parse_rss;
 use flownic::control::{Request, parse_flow};
 
 /// The NIC that words are about.
@@ -46,51 +49,54 @@ pub(super) fn learn(words: Vec<String>) -> Result<Request, String> {
     }
 }
 
-pub(super) const RSS: &[&str] =
-    &["on", "off", "mode", "key", "hkey", "equal", "weight", "entries", "default", "types", "unclassified"];
-
 pub(super) fn set_rss(words: Vec<String>) -> Result<Request, String> {
     let (nic, words) = Target::split(words, RSS);
-    let mut change = RssChange::default();
-    let mut words = words.iter().map(String::as_str).peekable();
-    if words.peek().is_none() {
-        return Err(format!("Nothing is changed; there are {}", RSS.join(", ")));
+    Ok(Request::RssSet { nic, change: parse_rss(&words)? })
+}
+
+pub(super) const KNOBS: &[&str] = &["profile", "delay", "inflight", "replace", "key"];
+
+pub(super) fn knobs(words: Vec<String>) -> Result<Request, String> {
+    let (nic, words) = Target::split(words, KNOBS);
+    if words.is_empty() {
+        return Ok(Request::KnobsGet { nic });
     }
+    let mut change = KnobChange::default();
+    let mut words = words.into_iter();
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("'{word}' has no value"));
-        let fresh = match word {
-            "on" | "off" => change.on.replace(word == "on").is_none(),
-            "mode" => {
-                let mode = match value()? {
-                    "automatic" => SteeringMode::Automatic,
-                    "rss" => SteeringMode::Rss,
-                    other => return Err(format!("mode: '{other}' is none; automatic and rss are")),
-                };
-                change.mode.replace(mode).is_none()
-            }
-            "key" | "hkey" => change.key.replace(value()?.into()).is_none(),
-            "equal" => change.table.replace(TableChange::Equal(number(word, value()?)?)).is_none(),
-            "default" => change.table.replace(TableChange::Default).is_none(),
-            "entries" => change.table.replace(TableChange::Entries(list(word, value()?)?)).is_none(),
-            "weight" => {
-                let mut weights = list(word, value()?)?;
-                while let Some(w) = words.next_if(|w| w.starts_with(|c: char| c.is_ascii_digit())) {
-                    weights.append(&mut list(word, w)?);
-                }
-                change.table.replace(TableChange::Weight(weights)).is_none()
-            }
-            "types" => {
-                let names = value()?.split(',').filter(|n| !n.is_empty()).map(str::to_string);
-                change.hash_types.replace(names.collect()).is_none()
-            }
-            "unclassified" => change.unclassified.replace(number(word, value()?)?).is_none(),
-            _ => return Err(format!("RSS has no '{word}'; it has {}", RSS.join(", "))),
+        let place = match word.as_str() {
+            "profile" => &mut change.profile,
+            "delay" => &mut change.delay,
+            "inflight" => &mut change.in_flight,
+            "replace" => &mut change.replace,
+            "key" => &mut change.key,
+            _ => return Err(format!("There is no knob '{word}'; there are {}", KNOBS.join(", "))),
         };
-        if !fresh {
-            return Err(format!("'{word}' sets what has been set before it"));
+        let value = words.next().ok_or_else(|| format!("'{word}' has no value"))?;
+        if place.replace(value).is_some() {
+            return Err(format!("'{word}' is given twice"));
         }
     }
-    Ok(Request::RssSet { nic, change })
+    Ok(Request::KnobsSet { nic, change })
+}
+
+pub(super) fn inject(words: Vec<String>) -> Result<Request, String> {
+    let own: Vec<_> = FAULTS.iter().copied().chain(["none"]).collect();
+    let (nic, words) = Target::split(words, &own);
+    let fault = |name: &str| FAULTS.contains(&name).then(|| Some(name.to_string()));
+    let (fault, on) = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["none"] => (Some(None), false),
+        [name] | [name, "on"] => (fault(name), true),
+        [name, "off"] => (fault(name), false),
+        _ => (None, false),
+    };
+    let fault = fault.ok_or_else(|| {
+        format!(
+            "Faults take: inject [NIC] FAULT [on | off], or inject [NIC] none; there are {}",
+            FAULTS.join(", ")
+        )
+    })?;
+    Ok(Request::Inject { nic, fault, on })
 }
 
 pub(super) const COALESCE: &[&str] = &["rx-usecs", "rx-frames", "tx-usecs", "tx-frames", "adaptive-rx"];
@@ -134,10 +140,6 @@ fn number<T: std::str::FromStr>(word: &str, s: &str) -> Result<T, String> {
     s.parse().map_err(|_| format!("{word}: '{s}' is no number that is possible"))
 }
 
-fn list<T: std::str::FromStr>(word: &str, s: &str) -> Result<Vec<T>, String> {
-    s.split(',').map(|n| number(word, n)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,36 +168,35 @@ mod tests {
     }
 
     #[test]
-    fn rss_words() {
-        let change = |s: &str| match set_rss(words(s)) {
-            Ok(Request::RssSet { nic: Some(nic), change }) if nic == "n0" => Ok(change),
-            Err(e) => Err(e),
-            other => panic!("{other:?}"),
-        };
-        let all = change("n0 off mode rss key 6d:5a weight 1 2,3 types tcpv4,udpv4 unclassified 2").unwrap();
-        let wanted = RssChange {
-            on: Some(false),
-            mode: Some(SteeringMode::Rss),
-            key: Some("6d:5a".into()),
-            hash_types: Some(vec!["tcpv4".into(), "udpv4".into()]),
-            table: Some(TableChange::Weight(vec![1, 2, 3])),
-            unclassified: Some(2),
-        };
-        assert_eq!(all, wanted);
-        let table = |s: &str| change(s).unwrap().table.unwrap();
-        assert_eq!(table("n0 equal 3"), TableChange::Equal(3));
-        assert_eq!(table("n0 default"), TableChange::Default);
-        assert_eq!(table("n0 entries 0,1,0,1"), TableChange::Entries(vec![0, 1, 0, 1]));
+    fn knobs_and_faults() {
+        let n0 = Some("n0".to_string());
+        assert_eq!(knobs(vec![]), Ok(Request::KnobsGet { nic: None }));
+        assert_eq!(knobs(words("n0")), Ok(Request::KnobsGet { nic: n0.clone() }));
+        let change =
+            KnobChange { delay: Some("5ms".into()), in_flight: Some("2".into()), ..KnobChange::default() };
+        assert_eq!(
+            knobs(words("n0 delay 5ms inflight 2")),
+            Ok(Request::KnobsSet { nic: n0.clone(), change })
+        );
         for (s, e) in [
-            ("n0", "Nothing is changed; there are on, off"),
-            ("n0 faster", "RSS has no 'faster'; it has on, off"),
-            ("n0 equal", "'equal' has no value"),
-            ("n0 equal x", "equal: 'x' is no number"),
-            ("n0 mode fast", "mode: 'fast' is none; automatic and rss are"),
-            ("n0 on off", "'off' sets what has been set before it"),
-            ("n0 equal 1 default", "'default' sets what has been set before it"),
+            ("n0 speed 1", "There is no knob 'speed'; there are profile, delay"),
+            ("delay", "'delay' has no value"),
+            ("delay 0 delay 1", "'delay' is given twice"),
         ] {
-            assert!(change(s).unwrap_err().starts_with(e), "{s}: {:?}", change(s));
+            assert!(knobs(words(s)).unwrap_err().starts_with(e), "{s}");
+        }
+        let fault =
+            |fault: Option<&str>, on| Ok(Request::Inject { nic: None, fault: fault.map(str::to_string), on });
+        assert_eq!(inject(words("table-full")), fault(Some("table-full"), true));
+        assert_eq!(inject(words("busy on")), fault(Some("busy"), true));
+        assert_eq!(inject(words("ctrl-hang off")), fault(Some("ctrl-hang"), false));
+        assert_eq!(inject(words("none")), fault(None, false));
+        assert_eq!(
+            inject(words("n0 lost")),
+            Ok(Request::Inject { nic: n0, fault: Some("lost".into()), on: true })
+        );
+        for s in ["n0 fire", "n0", "busy maybe", ""] {
+            assert!(inject(words(s)).unwrap_err().ends_with("table-full, busy, lost, ctrl-hang"), "{s}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod admin_commands;
 mod control_commands;
+mod knobs;
 mod model;
 mod objects;
 

@@ -1,30 +1,30 @@
 //! Columns that line up.
 
 /// A table: a row of heads and rows of cells, of which all but left-aligned columns are flush right.
-pub(super) struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
     left: Vec<usize>,
 }
 
 impl Table {
     /// A table with these heads.
-    pub(super) fn new<S: Into<String>>(heads: impl IntoIterator<Item = S>) -> Self {
+    pub fn new<S: Into<String>>(heads: impl IntoIterator<Item = S>) -> Self {
         Table { rows: vec![heads.into_iter().map(Into::into).collect()], left: Vec::new() }
     }
 
     /// The same with this column flush left.
-    pub(super) fn left(mut self, column: usize) -> Self {
+    pub fn left(mut self, column: usize) -> Self {
         self.left.push(column);
         self
     }
 
     /// Adds a row.
-    pub(super) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
     /// The lines, indented.
-    pub(super) fn render(&self, indent: usize) -> String {
+    pub fn render(&self, indent: usize) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |c: usize| self.rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max();
         let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();

@@ -1,12 +1,11 @@
-//! Replies for people.
+//! Replies for people: what `flownic ctl` and `flownic-guest` print.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-use flownic::control::replies::*;
-use flownic::stats::{Named, NicStats};
-
+use super::replies::*;
 use super::table::Table;
+use crate::stats::{Named, NicStats};
 
 fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
@@ -23,7 +22,8 @@ fn or_none(words: &[String]) -> String {
     if words.is_empty() { "none".into() } else { words.join(", ") }
 }
 
-pub(super) fn show(n: &NicStatus) -> String {
+/// A NIC, as `show` has it.
+pub fn show(n: &NicStatus) -> String {
     let place = n.socket.as_ref().map_or("a descriptor".into(), |s| format!("{s} ({})", n.mode));
     let connected = if n.connected { "connected" } else { "not connected" };
     let link = if n.link_up { "up" } else { "down" };
@@ -41,6 +41,7 @@ pub(super) fn show(n: &NicStatus) -> String {
         s.rules,
         s.rules_capacity
     );
+    text += &knob_line(&n.knobs);
     let _ = writeln!(text, "  features: {}", or_none(&n.features));
     let _ = writeln!(text, "  commands of the guest: {}", n.in_band);
     if let Some(capture) = &n.capture {
@@ -54,13 +55,46 @@ pub(super) fn show(n: &NicStatus) -> String {
     text + &table.render(2)
 }
 
-pub(super) fn stats(nics: &[NicStats], all: bool) -> String {
+fn delay(ns: u64) -> String {
+    match ns {
+        0 => "0".into(),
+        n if n.is_multiple_of(1_000_000_000) => format!("{}s", n / 1_000_000_000),
+        n if n.is_multiple_of(1_000_000) => format!("{}ms", n / 1_000_000),
+        n if n.is_multiple_of(1_000) => format!("{}us", n / 1_000),
+        n => format!("{n}ns"),
+    }
+}
+
+/// How rules of the guest are taken.
+fn knob_line(k: &KnobStatus) -> String {
+    let profile = k.profile.as_ref().map_or(String::new(), |p| format!("profile {p}, "));
+    let in_flight = k.in_flight.map_or("any".into(), |n| n.to_string());
+    let mut text = format!(
+        "  rules of the guest: {profile}delay {}, {} of {in_flight} in flight, replace {}, key {}\n",
+        delay(k.delay_ns),
+        k.on_the_way,
+        k.replace,
+        k.key
+    );
+    if !k.faults.is_empty() {
+        let _ = writeln!(text, "  injected faults: {}", k.faults.join(", "));
+    }
+    text
+}
+
+/// Knobs and faults.
+pub fn knobs(k: KnobStatus) -> String {
+    format!("{}: {} rules fit\n{}", k.nic, k.filters, knob_line(&k))
+}
+
+/// Counters; those that are zero only with `all`.
+pub fn stats(nics: &[NicStats], all: bool) -> String {
     let totals = |_: &str, value: u64| value.to_string();
     nics.iter().map(|n| nic_stats(n, None, all, &totals)).collect()
 }
 
 /// What has happened since `before`, per second.
-pub(super) fn rates(before: &[NicStats], now: &[NicStats], elapsed: Duration, all: bool) -> String {
+pub fn rates(before: &[NicStats], now: &[NicStats], elapsed: Duration, all: bool) -> String {
     let rate = |_: &str, n: u64| format!("{:.0}", n as f64 / elapsed.as_secs_f64());
     let nics = now.iter().zip(before).map(|(n, b)| nic_stats(n, Some(b), all, &rate));
     nics.fold("Per second:\n".into(), |text, nic| text + &nic)
@@ -114,7 +148,8 @@ fn queue_table(
     table.render(2)
 }
 
-pub(super) fn features(list: FeatureList) -> String {
+/// Features.
+pub fn features(list: FeatureList) -> String {
     let mut table = Table::new(["feature", "bit", "offered", "negotiated"]).left(0);
     let yes = |b: bool| if b { "yes" } else { "-" };
     for f in &list.features {
@@ -123,7 +158,8 @@ pub(super) fn features(list: FeatureList) -> String {
     format!("{}\n{}", list.nic, table.render(2))
 }
 
-pub(super) fn flows(list: FlowList) -> String {
+/// Filter rules.
+pub fn flows(list: FlowList) -> String {
     let rules = list.rules.len() + list.guest.len();
     let mut text = format!("{}: {rules} of {} rules\n", list.nic, list.capacity);
     if !list.rules.is_empty() {
@@ -166,7 +202,8 @@ fn guest_flows(rules: Vec<GuestFlow>) -> String {
     table.render(2)
 }
 
-pub(super) fn rss(r: RssStatus) -> String {
+/// Receive-side scaling.
+pub fn rss(r: RssStatus) -> String {
     let by = if r.by_guest { ", set by the guest" } else { "" };
     let mut text = format!("{}: RSS {}, mode {}{by}\n", r.nic, on_off(r.on), mode(r.mode));
     let _ = writeln!(text, "  key: {}", r.key);
@@ -188,7 +225,8 @@ pub(super) fn rss(r: RssStatus) -> String {
     text
 }
 
-pub(super) fn coalesce(c: CoalesceStatus) -> String {
+/// Interrupt moderation.
+pub fn coalesce(c: CoalesceStatus) -> String {
     let mut text = format!("{}, coalesce={}\n  adaptive-rx: {}\n", c.nic, c.rule, on_off(c.rx.adaptive));
     for (side, v) in [("rx", c.rx), ("tx", c.tx)] {
         let _ = writeln!(text, "  {side}-usecs: {}\n  {side}-frames: {}", v.usecs, v.frames);
@@ -214,7 +252,8 @@ fn indirection(what: &str, table: &[u16]) -> String {
     text
 }
 
-pub(super) fn learn(l: LearnStatus) -> String {
+/// Learned flows.
+pub fn learn(l: LearnStatus) -> String {
     let total: u64 = l.flows.iter().map(|n| u64::from(*n)).sum();
     let mut text = format!(
         "{}: learned flows {}, mode {}; {total} of {}, forgotten after {} s\n",
