@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use flownic::config::{DEVICE_FEATURES, InBand, NicConfig, PollMode, PortConfig};
+use flownic::dataplane::notify::CoalesceRule;
 use flownic::dataplane::worker::{Source, Worker, WorkerHandle};
 use flownic::nic::{Nic, RxQueue, TxQueue};
 use flownic::port::template::{GenConfig, Template};
@@ -48,6 +49,7 @@ impl Bed {
             learn: LearnConfig::default(),
             capture: None,
             in_band: InBand::default(),
+            coalesce: CoalesceRule::default(),
             profile: None,
         };
         let nic = Arc::new(Nic::new(1, config, vec![Arc::clone(&handle)], None));
@@ -61,7 +63,7 @@ impl Bed {
         let rx = RxRing::start(Arc::clone(&receiver.memory), receiver.setup).expect("a ring");
         let kick = File::open("/dev/null").expect("a file");
         nic.tx[0].change(|q| *q = Some(TxQueue::new(tx, None, None, kick)));
-        nic.rx[0].change(|q| *q = Some(RxQueue { ring: rx, call: None, err: None }));
+        nic.rx[0].change(|q| *q = Some(RxQueue::new(rx, None, None)));
         nic.update_targets();
 
         let mut steering = nic.steering.write().expect("nobody panicked");

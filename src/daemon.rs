@@ -114,6 +114,7 @@ impl Daemon {
             daemon.nics.push(nic);
         }
         connect(&switches, &daemon.nics);
+        daemon.nics.iter().for_each(|n| n.limits.set_workers(&handles));
         for (handle, sources) in handles.iter().zip(sources) {
             daemon.start_worker(handle, sources, config, start)?;
         }
@@ -148,8 +149,9 @@ impl Daemon {
         start: Instant,
     ) -> Result<(), StartError> {
         let cpu = config.cpus.get(handle.id()).copied();
-        let worker = Worker::new(Arc::clone(handle), sources, config.poll, start)
+        let mut worker = Worker::new(Arc::clone(handle), sources, config.poll, start)
             .map_err(system("No descriptor for a worker"))?;
+        worker.add_nics(&self.nics);
         let (pinned, is_pinned) = std::sync::mpsc::channel();
         let thread = thread::Builder::new()
             .name(format!("worker-{}", handle.id()))

@@ -10,8 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use log::{info, warn};
 
+use crate::command::moderation::Moderation;
 use crate::command::{self, FilterClock, GuestState};
 use crate::config::NicConfig;
+use crate::dataplane::SignalState;
+use crate::dataplane::limits::LiveLimits;
+use crate::dataplane::notify::Kicks;
 use crate::dataplane::worker::WorkerHandle;
 use crate::offload::Accepts;
 use crate::port::capture::Capture;
@@ -41,6 +45,15 @@ pub struct RxQueue {
     pub call: Option<Notifier>,
     /// Where a broken ring is reported.
     pub err: Option<Notifier>,
+    /// The signal that may be held.
+    pub signals: SignalState,
+}
+
+impl RxQueue {
+    /// A queue that has not moved a frame yet.
+    pub fn new(ring: RxRing, call: Option<Notifier>, err: Option<Notifier>) -> Self {
+        RxQueue { ring, call, err, signals: SignalState::default() }
+    }
 }
 
 /// A started transmit queue.
@@ -53,8 +66,10 @@ pub struct TxQueue {
     pub err: Option<Notifier>,
     /// The guest's kick. It is only waited for, never read (the worker's epoll is edge-triggered).
     pub kick: File,
-    /// The guest was asked to kick.
-    pub armed: bool,
+    /// What the guest was told about kicks.
+    pub kicks: Kicks,
+    /// The signal that may be held.
+    pub signals: SignalState,
     /// Flows that need not be learned again.
     pub recent: RecentFlows,
 }
@@ -62,7 +77,8 @@ pub struct TxQueue {
 impl TxQueue {
     /// A queue that has not moved a frame yet.
     pub fn new(ring: TxRing, call: Option<Notifier>, err: Option<Notifier>, kick: File) -> Self {
-        TxQueue { ring, call, err, kick, armed: false, recent: RecentFlows::default() }
+        let (kicks, signals) = (Kicks::default(), SignalState::default());
+        TxQueue { ring, call, err, kick, kicks, signals, recent: RecentFlows::default() }
     }
 }
 
@@ -163,6 +179,8 @@ pub struct Nic {
     pub drivers: DriverWatch,
     /// What the guest has set up with commands, beside steering. Locked before steering, never after it.
     guest: Mutex<GuestState>,
+    /// Moderation in force, by virtqueue.
+    pub limits: LiveLimits,
     /// Any receive queue runs.
     has_targets: AtomicBool,
     /// The TAP device on its port, for its carrier.
@@ -206,6 +224,7 @@ impl Nic {
             hash_in_header: AtomicBool::new(false),
             drivers: DriverWatch::default(),
             guest: Mutex::new(GuestState::new(config.queue_pairs)),
+            limits: LiveLimits::new(config.queue_pairs),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),
             trace: Trace::default(),
@@ -289,7 +308,14 @@ impl Nic {
     /// A virtqueue (2i receives, 2i + 1 transmits) is disabled, or its driver sets it up anew: moderation that was set for it
     /// alone is forgotten (5.1.6.5.10).
     pub fn restart_moderation(&self, vq_index: usize) {
-        self.guest_state().moderation.restart_queue(vq_index);
+        let mut guest = self.guest_state();
+        guest.moderation.restart_queue(vq_index);
+        self.enforce_moderation(&guest.moderation);
+    }
+
+    /// Puts these values in force. Call after each change, with the guest's state still locked.
+    pub fn enforce_moderation(&self, moderation: &Moderation) {
+        self.limits.set_all(|vq| moderation.limits(vq, self.config.coalesce));
     }
 
     /// The link as the host wants it.

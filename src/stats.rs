@@ -84,6 +84,12 @@ counters! {
         signals,
         /// Interrupts not sent because the guest asked for none.
         signals_suppressed,
+        /// Bursts whose interrupt was held back by moderation, to be sent later, or not at all if the guest was faster.
+        signals_held,
+        /// Of the interrupts sent, those that moderation held until their time was up.
+        signals_by_time,
+        /// Of the interrupts sent, those that moderation held until there were enough packets, or the ring was getting full.
+        signals_by_count,
         /// Frames whose checksum was completed for a guest that does not take partial ones.
         checksummed,
         /// Large frames that were cut up for a guest that does not take them.
@@ -114,10 +120,22 @@ counters! {
         bytes,
         /// Times that the guest kicked.
         kicks,
+        /// Of these, those that announced nothing: what they were for had been taken already.
+        kicks_spurious,
+        /// Looks at the ring that found something.
+        polls_useful,
+        /// Looks at the ring that found nothing.
+        polls_empty,
         /// Interrupts sent to the guest.
         signals,
         /// Interrupts not sent because the guest asked for none.
         signals_suppressed,
+        /// Bursts whose interrupt was held back by moderation, to be sent later, or not at all if the guest was faster.
+        signals_held,
+        /// Of the interrupts sent, those that moderation held until their time was up.
+        signals_by_time,
+        /// Of the interrupts sent, those that moderation held until there were enough packets, or the ring was getting full.
+        signals_by_count,
         /// Dropped: the chain carried no frame (too short, too long, writable, unmapped, looped).
         drop_malformed,
         /// Dropped: the link is down.

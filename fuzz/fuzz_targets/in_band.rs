@@ -19,6 +19,7 @@ use std::sync::{Arc, LazyLock};
 
 use driver::Driver;
 use flownic::config::{InBand, NicConfig, PortConfig};
+use flownic::dataplane::notify::CoalesceRule;
 use flownic::dataplane::worker::WorkerHandle;
 use flownic::nic::Nic;
 use flownic::steer::{LearnConfig, SteerConfig};
@@ -79,6 +80,8 @@ static NICS: LazyLock<[Nic; 3]> = LazyLock::new(|| {
             learn: LearnConfig { entries: 64, ..LearnConfig::default() },
             capture: None,
             in_band,
+            coalesce: CoalesceRule::Nic,
+            profile: None,
         };
         let worker = Arc::new(WorkerHandle::new(0).expect("descriptors"));
         Nic::new(1, config, vec![worker; 4], None)

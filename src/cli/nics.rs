@@ -19,7 +19,8 @@ pub(super) struct NicFlags {
     /// learn-entries=N and learn-idle=SECONDS (learned flows); rss-table=N; rss-key=HEX:HEX:...;
     /// in-band=off|user|kernel|all (commands of the guest); profile=NAME (see --profile); filter-delay=5ms,
     /// filter-inflight=N|any, filter-replace=atomic|delete-add|none and filter-key=any|5-tuple|4-tuple|ipv4 (how rules
-    /// of the guest are taken); learn=on|off
+    /// of the guest are taken); learn=on|off;
+    /// coalesce=nic|strict (how moderation values of 0 are read)
     #[arg(long, value_name = "NAME,KEY=VALUE,...")]
     nic: Vec<NicSettings>,
     #[command(flatten)]

@@ -95,6 +95,7 @@ pub fn execute(nic: &Nic, kind: Kind, command: &[u8], answer: &mut [u8]) -> usiz
 pub(crate) fn forget(nic: &Nic, guest: &mut GuestState) {
     guest.admin = admin::AdminState::default();
     guest.moderation.forget_guest();
+    nic.enforce_moderation(&guest.moderation);
     nic.hash_in_header.store(false, Ordering::Relaxed);
     nic.steering.write().expect("steering never panics").forget_guest();
 }

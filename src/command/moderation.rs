@@ -5,6 +5,7 @@
 //! guest that is forgotten leaves those that the host has set, at first 0: an interrupt for every packet.
 
 use super::control::{DONE, Outcome};
+use crate::dataplane::notify::{CoalesceRule, Limits};
 use crate::nic::Nic;
 use crate::virtio::ctrl::{Coalesce, QueueCoalesce, coalesce};
 use crate::virtio::wire::{Reader, Writer};
@@ -34,6 +35,19 @@ pub struct Moderation {
     common: Directions,
     /// By virtqueue.
     queues: Box<[Coalesce]>,
+    /// Which of them have no values, but find their own time.
+    adaptive: AdaptiveQueues,
+}
+
+/// Receive queues that find their own time. Values that are set end it.
+#[derive(Debug, Clone)]
+struct AdaptiveQueues {
+    /// As the host has said of all.
+    host: bool,
+    /// As it was said last of all.
+    common: bool,
+    /// By queue.
+    queues: Box<[bool]>,
 }
 
 impl Moderation {
@@ -43,12 +57,41 @@ impl Moderation {
             host: Directions::default(),
             common: Directions::default(),
             queues: vec![Coalesce::default(); 2 * usize::from(queue_pairs)].into(),
+            adaptive: AdaptiveQueues {
+                host: false,
+                common: false,
+                queues: vec![false; queue_pairs.into()].into(),
+            },
         }
     }
 
     /// Values of a virtqueue (2i receives, 2i + 1 transmits); that of a queue that there is not sends every interrupt.
     pub fn of_queue(&self, vq_index: usize) -> Coalesce {
         self.queues.get(vq_index).copied().unwrap_or_default()
+    }
+
+    /// What the data plane is to do about a virtqueue.
+    pub fn limits(&self, vq_index: usize, rule: CoalesceRule) -> Limits {
+        if self.is_adaptive(vq_index) {
+            return Limits::ADAPTIVE;
+        }
+        Limits::new(rule, self.of_queue(vq_index), !vq_index.is_multiple_of(2))
+    }
+
+    /// Whether the device finds the time of a virtqueue's moderation itself.
+    pub fn is_adaptive(&self, vq_index: usize) -> bool {
+        vq_index.is_multiple_of(2) && self.adaptive.queues.get(vq_index / 2).copied().unwrap_or_default()
+    }
+
+    /// Whether it was said last of all receive queues that they find their own time.
+    pub fn all_adaptive(&self) -> bool {
+        self.adaptive.common
+    }
+
+    /// The host lets all receive queues find their own time, or goes back to the values that were set for them last.
+    pub fn set_host_adaptive(&mut self, on: bool) {
+        (self.adaptive.host, self.adaptive.common) = (on, on);
+        self.adaptive.queues.fill(on);
     }
 
     /// Values as they were set last for each direction.
@@ -60,6 +103,7 @@ impl Moderation {
     pub fn set_host(&mut self, rx: Option<Coalesce>, tx: Option<Coalesce>) {
         if let Some(rx) = rx {
             self.host.rx = rx;
+            self.adaptive.host = false;
             self.set_direction(0, rx);
         }
         if let Some(tx) = tx {
@@ -72,18 +116,26 @@ impl Moderation {
     pub fn restart_queue(&mut self, vq_index: usize) {
         if let Some(queue) = self.queues.get_mut(vq_index) {
             *queue = self.common.of(vq_index);
+            if vq_index.is_multiple_of(2) {
+                self.adaptive.queues[vq_index / 2] = self.adaptive.common;
+            }
         }
     }
 
     /// Back to what the host has set.
     pub(super) fn forget_guest(&mut self) {
         self.common = self.host;
+        self.adaptive.common = self.adaptive.host;
         (0..self.queues.len()).for_each(|i| self.restart_queue(i));
     }
 
     fn set_direction(&mut self, first: usize, values: Coalesce) {
         *(if first == 0 { &mut self.common.rx } else { &mut self.common.tx }) = values;
         self.queues.iter_mut().skip(first).step_by(2).for_each(|q| *q = values);
+        if first == 0 {
+            self.adaptive.common = false;
+            self.adaptive.queues.fill(false);
+        }
     }
 
     pub(super) fn execute(&mut self, nic: &Nic, command: u8, data: &[u8]) -> Outcome {
@@ -92,7 +144,11 @@ impl Moderation {
             coalesce::TX_SET => self.set_direction(1, Coalesce::from_bytes(data)?),
             coalesce::VQ_SET => {
                 let wanted = QueueCoalesce::from_bytes(data)?;
-                self.queues[enabled(nic, wanted.vq_index)?] = wanted.coalesce;
+                let vq_index = enabled(nic, wanted.vq_index)?;
+                self.queues[vq_index] = wanted.coalesce;
+                if vq_index.is_multiple_of(2) {
+                    self.adaptive.queues[vq_index / 2] = false;
+                }
             }
             coalesce::VQ_GET => {
                 let mut r = Reader::new(data);
@@ -106,6 +162,7 @@ impl Moderation {
             }
             _ => return None,
         }
+        nic.enforce_moderation(self);
         DONE
     }
 }

@@ -20,6 +20,7 @@ pub use settings::{ConfigError, CpuList, Settings};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::dataplane::notify::CoalesceRule;
 use crate::port::template::GenConfig;
 use crate::steer::{LearnConfig, SteerConfig};
 use crate::vhost::Endpoint;
@@ -140,6 +141,8 @@ pub struct NicConfig {
     pub capture: Option<PathBuf>,
     /// Which roads commands of the guest may take.
     pub in_band: InBand,
+    /// How moderation values of 0 are read.
+    pub coalesce: CoalesceRule,
     /// Which card its filter table is like.
     pub profile: Option<&'static Profile>,
 }

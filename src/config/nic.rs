@@ -8,6 +8,7 @@ use super::{
     ConfigError, FeatureEdits, FilterSettings, InBand, MAX_QUEUE_PAIRS, NicConfig, PortConfig, Profile,
     resolve_features,
 };
+use crate::dataplane::notify::CoalesceRule;
 use crate::steer::{LearnConfig, RssKey, SteerConfig, TABLE_MAX};
 use crate::vhost::Endpoint;
 
@@ -28,7 +29,7 @@ const IDLE_MAX: u16 = 16383;
 const SOCKET_PATH_MAX: usize = 107;
 
 const KEYS: &str = "socket, mode, fd, queues, port, features, mtu, capture, filters, learn-entries, learn-idle, \
-                    rss-table, rss-key, in-band, profile, filter-delay, filter-inflight, filter-replace, \
+                    rss-table, rss-key, in-band, coalesce, profile, filter-delay, filter-inflight, filter-replace, \
                     filter-key, learn";
 const PORTS: &str = "tap:NAME, link:NIC, loopback, echo, null or gen[:flows=N;size=N;rate=N...]";
 
@@ -53,6 +54,7 @@ pub struct NicSettings {
     rss_table: Option<u16>,
     rss_key: Option<RssKey>,
     in_band: Option<InBand>,
+    coalesce: Option<CoalesceRule>,
     filter: FilterSettings,
 }
 
@@ -90,6 +92,7 @@ impl NicSettings {
             "rss-table" => self.rss_table = Some(at.table()?),
             "rss-key" => self.rss_key = Some(parse_key(value).map_err(|e| at.because(e))?),
             "in-band" => self.in_band = Some(at.choice(&InBand::NAMES)?),
+            "coalesce" => self.coalesce = Some(at.choice(&CoalesceRule::NAMES)?),
             "profile" | "filter-delay" | "filter-inflight" | "filter-replace" | "filter-key" | "learn" => {
                 self.filter.set(key, value).map_err(|e| at.because(e))?;
             }
@@ -157,6 +160,7 @@ impl NicSettings {
             },
             capture: self.capture.as_ref().or(capture).cloned(),
             in_band: self.in_band.unwrap_or(in_band),
+            coalesce: self.coalesce.unwrap_or_default(),
             profile: filter.profile,
         })
     }

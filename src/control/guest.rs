@@ -8,6 +8,7 @@ use super::replies::{
 };
 use super::status::{hash_type_names, key_text};
 use crate::command::moderation::Moderation;
+use crate::dataplane::notify::Limits;
 use crate::nic::Nic;
 use crate::steer::{Action, FlowType, Steering};
 use crate::virtio::MacAddr;
@@ -139,8 +140,8 @@ pub(super) fn contexts(steering: &Steering) -> Vec<ContextStatus> {
     steering.contexts().map(status).collect()
 }
 
-fn values(c: Coalesce) -> CoalesceValues {
-    CoalesceValues { usecs: c.max_usecs, frames: c.max_packets }
+fn values(c: Coalesce, adaptive: bool) -> CoalesceValues {
+    CoalesceValues { usecs: c.max_usecs, frames: c.max_packets, adaptive }
 }
 
 /// Moderation of a NIC.
@@ -148,14 +149,18 @@ pub(super) fn coalesce(nic: &Nic) -> CoalesceStatus {
     let guest = nic.guest_state();
     let moderation: &Moderation = &guest.moderation;
     let common = moderation.common();
-    let queue = |i: usize| QueueCoalesce {
-        rx: values(moderation.of_queue(2 * i)),
-        tx: values(moderation.of_queue(2 * i + 1)),
+    let queue = |i: usize| {
+        let rx = match nic.limits.get(2 * i) {
+            Limits { adaptive: true, usecs, .. } => CoalesceValues { usecs, frames: 0, adaptive: true },
+            _ => values(moderation.of_queue(2 * i), false),
+        };
+        QueueCoalesce { rx, tx: values(moderation.of_queue(2 * i + 1), false) }
     };
     CoalesceStatus {
         nic: nic.config.name.clone(),
-        rx: values(common.rx),
-        tx: values(common.tx),
+        rule: nic.config.coalesce.name().into(),
+        rx: values(common.rx, moderation.all_adaptive()),
+        tx: values(common.tx, false),
         queues: (0..usize::from(nic.config.queue_pairs)).map(queue).collect(),
     }
 }
@@ -173,6 +178,10 @@ pub(super) fn set_coalesce(nic: &Nic, change: CoalesceChange) {
     let rx = changed(common.rx, change.rx_usecs, change.rx_frames);
     let tx = changed(common.tx, change.tx_usecs, change.tx_frames);
     guest.moderation.set_host(rx, tx);
+    if let Some(on) = change.adaptive_rx {
+        guest.moderation.set_host_adaptive(on);
+    }
+    nic.enforce_moderation(&guest.moderation);
 }
 
 #[cfg(test)]
@@ -325,5 +334,37 @@ mod tests {
         assert_eq!(get(), [2, 1, 5, 0]);
         nic.forget_guest();
         assert_eq!(get(), [20, 64, 5, 0]);
+        let limits = Limits { frames: 64, usecs: 20, adaptive: false };
+        assert_eq!((nic.limits.get(0), nic.limits.get(3).usecs), (limits, 5), "in force");
+    }
+
+    #[test]
+    fn adaptive_moderation_lasts_until_values_are_set_and_comes_back_when_the_guest_is_forgotten() {
+        let f = Fixture::new(&["n0,queues=2,coalesce=strict"]);
+        let nic = &f.daemon.nics()[0];
+        let set = |change: Value| f.get::<Done>(json!({"command": "coalesce_set", "change": change}));
+        let get = || {
+            let c: CoalesceStatus = f.get(json!({"command": "coalesce_get"}));
+            assert_eq!((c.rule.as_str(), c.tx.adaptive), ("strict", false));
+            assert!(c.queues.iter().enumerate().all(|(i, q)| {
+                (q.rx.adaptive, q.tx.adaptive) == (c.rx.adaptive, false)
+                    && nic.limits.get(2 * i).adaptive == c.rx.adaptive
+            }));
+            (c.rx.adaptive, c.rx.usecs)
+        };
+        set(json!({"rx_usecs": 20, "adaptive_rx": true}));
+        assert_eq!(get(), (true, 20));
+        set(json!({"tx_usecs": 1}));
+        assert_eq!(get(), (true, 20));
+        let guest = Coalesce { max_packets: 1, max_usecs: 2 };
+        run(nic, Kind::Control, &ctrl::command(Class::Coalesce, coalesce::RX_SET, &guest.to_bytes()));
+        assert_eq!(get(), (false, 2));
+        nic.forget_guest();
+        assert_eq!(get(), (true, 20));
+        set(json!({"adaptive_rx": false}));
+        assert_eq!(get(), (false, 20));
+        set(json!({"adaptive_rx": true}));
+        set(json!({"rx_frames": 9}));
+        assert_eq!(get(), (false, 20));
     }
 }

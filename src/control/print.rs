@@ -227,7 +227,7 @@ pub fn rss(r: RssStatus) -> String {
 
 /// Interrupt moderation.
 pub fn coalesce(c: CoalesceStatus) -> String {
-    let mut text = format!("{}\n", c.nic);
+    let mut text = format!("{}, coalesce={}\n  adaptive-rx: {}\n", c.nic, c.rule, on_off(c.rx.adaptive));
     for (side, v) in [("rx", c.rx), ("tx", c.tx)] {
         let _ = writeln!(text, "  {side}-usecs: {}\n  {side}-frames: {}", v.usecs, v.frames);
     }

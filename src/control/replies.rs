@@ -204,6 +204,8 @@ pub struct ContextStatus {
 pub struct CoalesceStatus {
     /// The NIC's name.
     pub nic: String,
+    /// How 0 is read: `nic` or `strict`.
+    pub rule: String,
     /// As it was set last for all receive queues.
     pub rx: CoalesceValues,
     /// As it was set last for all transmit queues.
@@ -219,6 +221,8 @@ pub struct CoalesceValues {
     pub usecs: u32,
     /// After this many frames.
     pub frames: u32,
+    /// The device finds the time itself.
+    pub adaptive: bool,
 }
 
 /// Interrupt moderation of a queue pair.
@@ -242,6 +246,8 @@ pub struct CoalesceChange {
     pub tx_usecs: Option<u32>,
     /// Frames of transmit queues.
     pub tx_frames: Option<u32>,
+    /// Whether the device finds the time of receive queues itself.
+    pub adaptive_rx: Option<bool>,
 }
 
 /// A change of receive-side scaling; what is not given stays.

@@ -1,6 +1,6 @@
 //! Commands that a guest sends in band: carried out, and replied to.
 
-use super::{Context, signal};
+use super::Context;
 use crate::command::channel::{self, Outcome};
 use crate::nic::Nic;
 use crate::vhost::ring::{HEAD, RxRefused, Segment, TxRing};
@@ -45,7 +45,10 @@ fn serve_command(nic: &Nic, queue: usize, ring: &mut TxRing, cx: &mut Context) {
             if outcome != Outcome::Reply {
                 let end = (ETHERNET + len).max(SHORTEST);
                 cx.frame[ETHERNET + len..end].fill(0);
-                if !deliver(nic, &cx.frame[..end]) {
+                let frame = std::mem::take(&mut cx.frame);
+                let delivered = deliver(nic, &frame[..end], cx);
+                cx.frame = frame;
+                if !delivered {
                     c.in_band_replies_lost.add(1);
                 }
             }
@@ -61,7 +64,7 @@ fn serve_command(nic: &Nic, queue: usize, ring: &mut TxRing, cx: &mut Context) {
 
 /// Puts a reply into the first receive queue that is enabled; false if the guest has no room for it. It comes from no wire:
 /// link, receive mode and rules have no say, and no capture has it.
-fn deliver(nic: &Nic, frame: &[u8]) -> bool {
+fn deliver(nic: &Nic, frame: &[u8], cx: &mut Context) -> bool {
     let Some(queue) = nic.rx.iter().position(|q| q.is_running()) else { return false };
     let Some(mut guard) = nic.rx[queue].enter_waiting() else { return false };
     let Some(q) = guard.as_mut() else { return false };
@@ -70,7 +73,7 @@ fn deliver(nic: &Nic, frame: &[u8]) -> bool {
     let result = q.ring.push(NetHeader::default(), head, &[Segment::from_slice(tail)], frame.len());
     q.ring.publish();
     if q.ring.has_unsignalled() {
-        signal(&mut q.ring, &q.call, &c.signals, &c.signals_suppressed);
+        q.signal(nic, queue, u64::from(result.is_ok()), frame.len() as u64, cx);
     }
     c.bad_buffers.add(q.ring.take_bad_buffers());
     match result {

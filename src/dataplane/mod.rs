@@ -3,22 +3,34 @@
 //! [`worker::Worker::step`] is all of it: for each queue pair that the worker serves, frames that the port has are
 //! received ([`rx`]), and frames that the guest has are sent ([`tx`]); commands among them are carried out.
 
+mod adaptive;
 #[cfg(test)]
 mod hash_tests;
 mod in_band;
+pub mod limits;
+pub mod notify;
+#[cfg(test)]
+mod notify_tests;
 pub mod rx;
+mod signal;
+#[cfg(test)]
+mod signal_tests;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod timers;
 pub mod tx;
 pub mod worker;
 
-use crate::nic::Notifier;
+use std::time::Instant;
+
 use crate::offload::RxHash;
-use crate::stats::Counter;
 use crate::steer::{Tick, VerdictCache};
-use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces, SplitRing};
+use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces};
+use timers::{Clock, Timers};
+
+pub use signal::SignalState;
 
 /// What a worker carries through the data plane: its identity, the time, and scratch memory.
 pub struct Context {
@@ -26,6 +38,12 @@ pub struct Context {
     pub worker: usize,
     /// Coarse time, for the age of learned flows.
     pub now: Tick,
+    /// Fine time, for signals that are held.
+    clock: Clock,
+    /// When to come back to signals that this worker holds.
+    timers: Timers,
+    /// How long signals of transmit queues without moderation are held, as [`notify::Limits::to_word`] has it.
+    tx_grace: u64,
     /// What was decided a moment ago.
     verdicts: VerdictCache,
     /// Frames by queue, chained: the first and last frame of each queue, and the next one of each frame.
@@ -46,6 +64,9 @@ impl Context {
         Context {
             worker,
             now: Tick::default(),
+            clock: Clock::Since(Instant::now()),
+            timers: Timers::default(),
+            tx_grace: 0,
             verdicts: VerdictCache::default(),
             first: [0; 64],
             last: [0; 64],
@@ -54,18 +75,5 @@ impl Context {
             frame: vec![0; MAX_FRAME].into(),
             pieces: Pieces::default(),
         }
-    }
-}
-
-/// Sends the guest an interrupt for what was published, if it wants one; counts that it did, or did not. Once per burst.
-#[inline]
-fn signal(ring: &mut SplitRing, call: &Option<Notifier>, sent: &Counter, suppressed: &Counter) {
-    if ring.wants_signal()
-        && let Some(call) = call
-    {
-        call.fire();
-        sent.add(1);
-    } else {
-        suppressed.add(1);
     }
 }

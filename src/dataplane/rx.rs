@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Context, signal};
+use super::Context;
 use crate::nic::{Nic, RxQueue};
 use crate::offload::{self, Accepts, Plan, RxHash};
 use crate::port::capture::Capture;
@@ -195,7 +195,7 @@ fn deliver(
     }
     q.ring.publish();
     if q.ring.has_unsignalled() {
-        signal(&mut q.ring, &q.call, &c.signals, &c.signals_suppressed);
+        q.signal(nic, queue, tally.packets, tally.bytes, cx);
     }
     c.bad_buffers.add(q.ring.take_bad_buffers());
     if let Some(file) = &nic.capture {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::notify::CoalesceRule;
 use super::worker::WorkerHandle;
 use super::{Context, rx};
 use crate::config::{InBand, NicConfig, PortConfig};
@@ -80,6 +81,7 @@ pub(crate) fn config(pairs: u16) -> NicConfig {
         learn: LearnConfig::default(),
         capture: None,
         in_band: InBand::All,
+        coalesce: CoalesceRule::Nic,
         profile: None,
     }
 }
@@ -100,7 +102,7 @@ impl Bed {
             let (mut rx, call, err, _) = queue();
             rx.guest.setup.mergeable = true;
             let ring = rx.guest.rx();
-            let q = RxQueue { ring, call: Some(Notifier(call)), err: Some(Notifier(err)) };
+            let q = RxQueue::new(ring, Some(Notifier(call)), Some(Notifier(err)));
             bed.nic.rx[i].change(|slot| *slot = Some(q));
             bed.rx.push(rx);
             let (tx, call, err, kick) = queue();
@@ -112,6 +114,11 @@ impl Bed {
         }
         bed.nic.update_targets();
         bed
+    }
+
+    /// Moderation values of 0 are read strictly from now on. Nobody else may have the NIC yet.
+    pub(crate) fn make_strict(&mut self) {
+        Arc::get_mut(&mut self.nic).expect("the only owner").config.coalesce = CoalesceRule::Strict;
     }
 
     /// Posts receive buffers of 2048 bytes on all queues.

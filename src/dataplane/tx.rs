@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::rx::Frames;
-use super::{Context, in_band, rx, signal};
+use super::{Context, in_band, rx};
 use crate::nic::{Nic, TxQueue};
 use crate::port::{Port, PortQueue};
 use crate::steer::RecentFlows;
@@ -49,13 +49,14 @@ fn burst(
     in_band::serve(nic, i, &mut q.ring, cx);
     let taken = q.ring.complete();
     if taken == 0 {
+        c.polls_empty.add(1);
         return Ok(0);
     }
-    if q.armed {
+    c.polls_useful.add(1);
+    if q.kicks.refuse() {
         q.ring.refuse_kicks();
-        q.armed = false;
     }
-    signal(&mut q.ring, &q.call, &c.signals, &c.signals_suppressed);
+    q.signal(nic, i, taken as u64, cx);
     c.drop_malformed.add(q.ring.take_malformed());
     Ok(taken)
 }

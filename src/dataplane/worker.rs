@@ -14,7 +14,9 @@ use epoll::{ControlOptions, Event, Events};
 use log::warn;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::{Context, tx};
+use super::notify::Nanos;
+use super::timers::{Clock, Lead, Timer};
+use super::{Context, signal, tx};
 use crate::config::PollMode;
 use crate::nic::Nic;
 use crate::port::sys;
@@ -44,6 +46,10 @@ pub struct WorkerHandle {
     epoll: OwnedFd,
     wake: EventFd,
     stop: AtomicBool,
+    /// It sleeps and holds signals, or is about to.
+    holding: AtomicBool,
+    /// Limits of moderation have changed since it looked at all signals that it holds.
+    limits_changed: AtomicBool,
 }
 
 impl WorkerHandle {
@@ -60,7 +66,8 @@ impl WorkerHandle {
             wake.as_raw_fd(),
             Event::new(Events::EPOLLIN, WAKE),
         )?;
-        Ok(WorkerHandle { id, epoll, wake, stop: AtomicBool::new(false) })
+        let [stop, holding, limits_changed] = [(); 3].map(|()| AtomicBool::new(false));
+        Ok(WorkerHandle { id, epoll, wake, stop, holding, limits_changed })
     }
 
     /// Its number.
@@ -94,6 +101,15 @@ impl WorkerHandle {
         let _ = self.wake.write(1);
     }
 
+    /// Limits of moderation have changed: it looks again at all signals that it holds. One that holds none is not woken.
+    pub fn limits_changed(&self) {
+        // The worker does the two in the other order, so one of both sees what the other did.
+        self.limits_changed.store(true, Ordering::SeqCst);
+        if self.holding.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
     /// Ends it.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
@@ -124,12 +140,17 @@ impl Source {
 pub struct Worker {
     handle: Arc<WorkerHandle>,
     sources: Vec<Source>,
+    /// The NICs of the process, by number less 1, as far as this worker may deliver to them.
+    nics: Vec<Option<Arc<Nic>>>,
     poll: PollMode,
     store: BatchStore,
     cx: Context,
     start: Instant,
     timer: OwnedFd,
-    timer_set: bool,
+    /// When it runs out, if it is set.
+    timer_set: Option<Instant>,
+    /// How long before a held signal is due a sleep has to end.
+    lead: Lead,
     events: Vec<Event>,
 }
 
@@ -156,18 +177,34 @@ impl Worker {
             }
         }
         let events = vec![Event::new(Events::empty(), 0); 64];
-        let cx = Context::new(handle.id);
-        Ok(Worker {
+        let mut cx = Context::new(handle.id);
+        cx.clock = Clock::Since(start);
+        cx.tx_grace = signal::tx_grace(poll != PollMode::Off);
+        let mut worker = Worker {
             handle,
             sources,
+            nics: Vec::new(),
             poll,
             store: BatchStore::default(),
             cx,
             start,
             timer,
-            timer_set: false,
+            timer_set: None,
+            lead: Lead::default(),
             events,
-        })
+        };
+        let own: Vec<_> = worker.sources.iter().map(|s| Arc::clone(&s.nic)).collect();
+        worker.add_nics(&own);
+        Ok(worker)
+    }
+
+    /// NICs that its own ones are linked to: it may come to hold signals of theirs.
+    pub fn add_nics(&mut self, nics: &[Arc<Nic>]) {
+        for nic in nics {
+            let i = usize::from(nic.id()) - 1;
+            self.nics.resize(self.nics.len().max(i + 1), None);
+            self.nics[i] = Some(Arc::clone(nic));
+        }
     }
 
     /// Works until it is stopped.
@@ -178,6 +215,9 @@ impl Worker {
         let between_looks = if has_descriptors { STEPS_BETWEEN_LOOKS.0 } else { STEPS_BETWEEN_LOOKS.1 };
         loop {
             let busy = self.step() > 0;
+            if !self.cx.timers.is_empty() {
+                self.fire_due();
+            }
             steps = steps.wrapping_add(1);
             let late =
                 steps.is_multiple_of(STEPS_BETWEEN_CLOCKS) && last_busy.elapsed() > LONGEST_BETWEEN_LOOKS;
@@ -193,15 +233,14 @@ impl Worker {
                     PollMode::Adaptive(time) => last_busy.elapsed() < time,
                     PollMode::Off => false,
                 };
-                if polling {
+                if polling || self.is_due_soon() {
                     std::hint::spin_loop();
                     if steps.is_multiple_of(between_looks) || has_descriptors {
                         self.tell_time();
                         self.look(0);
                     }
                 } else if !self.arm() {
-                    self.set_timer();
-                    self.look(-1);
+                    self.sleep();
                     last_busy = self.tell_time();
                 }
             }
@@ -235,17 +274,69 @@ impl Worker {
         now
     }
 
+    /// Sends held signals whose time is up, or that are not to be held any longer.
+    fn fire_due(&mut self) {
+        if self.handle.limits_changed.load(Ordering::Relaxed) {
+            self.handle.limits_changed.store(false, Ordering::SeqCst);
+            for timer in self.cx.timers.take_all() {
+                self.reconsider(timer);
+            }
+        }
+        if self.cx.timers.next_due().is_none() {
+            return;
+        }
+        let now = self.cx.clock.now();
+        while let Some(timer) = self.cx.timers.take_due(now) {
+            self.reconsider(timer);
+        }
+    }
+
+    fn reconsider(&mut self, timer: Timer) {
+        if let Some(Some(nic)) = self.nics.get(usize::from(timer.nic) - 1) {
+            signal::reconsider(nic, timer, &mut self.cx);
+        }
+    }
+
+    /// When to be awake for the first of the held signals.
+    fn get_up(&self) -> Option<Nanos> {
+        self.cx.timers.next_due().map(|due| due.saturating_sub(self.lead.get()))
+    }
+
+    /// Whether a held signal is due so soon that there is no sleeping until then.
+    fn is_due_soon(&self) -> bool {
+        self.get_up().is_some_and(|at| at <= self.cx.clock.now())
+    }
+
+    /// Sleeps until something happens. All guests have been asked to kick.
+    fn sleep(&mut self) {
+        if self.cx.timers.is_empty() {
+            self.set_timer();
+            self.look(-1);
+            return;
+        }
+        self.handle.holding.store(true, Ordering::SeqCst);
+        // If there has just been a change nobody may have woken it for that.
+        if !self.handle.limits_changed.load(Ordering::SeqCst) {
+            self.set_timer();
+            let (set, begin) = (self.timer_set, Instant::now());
+            self.look(-1);
+            if let (Some(at), None) = (set.filter(|at| *at > begin), self.timer_set) {
+                self.lead.slept(at.elapsed().as_nanos() as Nanos);
+            }
+        }
+        self.handle.holding.store(false, Ordering::Relaxed);
+    }
+
     /// Asks all guests to kick. True if one of them has something already: then there is no sleeping.
     fn arm(&mut self) -> bool {
         let mut pending = false;
         for s in &self.sources {
             let Some(mut guard) = s.nic.tx[s.pair].enter_waiting() else { continue };
             let Some(q) = guard.as_mut() else { continue };
-            match q.ring.want_kicks() {
-                Ok(more) => {
-                    q.armed = true;
-                    pending |= more;
-                }
+            let more =
+                if q.kicks.ask() { q.ring.want_kicks() } else { q.ring.is_empty().map(|empty| !empty) };
+            match more {
+                Ok(more) => pending |= more,
                 Err(fault) => {
                     let broken = s.nic.tx[s.pair].take_broken(&mut guard);
                     drop(guard);
@@ -256,17 +347,19 @@ impl Worker {
         pending
     }
 
-    /// Sets the timer for the port that wants to be served first.
+    /// Sets the timer for the port that wants to be served first, or the signal that is to be sent first. One that is set for
+    /// earlier stays: that wakes once for nothing, at the most, which is less than two system calls for each signal.
     fn set_timer(&mut self) {
-        let due = self.sources.iter().filter_map(|s| s.port.due()).min();
-        if due.is_none() && !self.timer_set {
+        let held = self.get_up().map(|at| self.start + Duration::from_nanos(at));
+        let Some(due) = self.sources.iter().filter_map(|s| s.port.due()).chain(held).min() else { return };
+        if self.timer_set.is_some_and(|at| at <= due) {
             return;
         }
-        let delay = due.map(|t| t.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
-        if let Err(e) = sys::timerfd_set(self.timer.as_fd(), delay) {
+        let delay = due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+        if let Err(e) = sys::timerfd_set(self.timer.as_fd(), Some(delay)) {
             warn!("The timer of worker {} can't be set: {e}", self.handle.id);
         }
-        self.timer_set = due.is_some();
+        self.timer_set = Some(due);
     }
 
     /// Takes in events; waits for them at most `timeout` milliseconds, for ever if negative.
@@ -289,6 +382,7 @@ impl Worker {
                 }
                 TIMER => {
                     let _ = sys::read_counter(self.timer.as_fd());
+                    self.timer_set = None;
                     self.sources.iter_mut().for_each(|s| s.readable |= s.port.due().is_some());
                 }
                 port if port & PORT != 0 => {
@@ -315,9 +409,12 @@ impl Worker {
     /// Counts a kick for the queue it belongs to.
     fn kicked(&mut self, fd: u64) {
         for s in &self.sources {
-            let Some(guard) = s.nic.tx[s.pair].enter_waiting() else { continue };
-            if guard.as_ref().is_some_and(|q| q.kick.as_raw_fd() as u64 == fd) {
-                s.nic.tx_counters[s.pair].kicks.add(1);
+            let Some(mut guard) = s.nic.tx[s.pair].enter_waiting() else { continue };
+            if let Some(q) = guard.as_mut().filter(|q| q.kick.as_raw_fd() as u64 == fd) {
+                let c = &s.nic.tx_counters[s.pair];
+                c.kicks.add(1);
+                // A ring that is broken is found so in its turn.
+                c.kicks_spurious.add(u64::from(matches!(q.ring.is_empty(), Ok(true))));
                 return;
             }
         }

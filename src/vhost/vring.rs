@@ -208,7 +208,7 @@ impl NetVring {
         let (call, err) = (notifier(&c.call)?, notifier(&c.err)?);
         let i = self.pair();
         if self.receives() {
-            let queue = RxQueue { ring: RxRing::start(memory, setup)?, call, err };
+            let queue = RxQueue::new(RxRing::start(memory, setup)?, call, err);
             nic.rx[i].change(|slot| *slot = Some(queue));
             nic.update_targets();
         } else {
@@ -231,11 +231,13 @@ impl NetVring {
     fn stop(&self) -> Option<u16> {
         let (nic, i) = (self.nic(), self.pair());
         let base = if self.receives() {
-            let queue = nic.rx[i].change(Option::take);
+            let mut queue = nic.rx[i].change(Option::take);
             nic.update_targets();
+            queue.iter_mut().for_each(|q| q.flush_signal(nic, i));
             queue.map(|q| q.ring.base())
         } else {
-            let queue = nic.tx[i].change(Option::take);
+            let mut queue = nic.tx[i].change(Option::take);
+            queue.iter_mut().for_each(|q| q.flush_signal(nic, i));
             let base = queue.as_ref().map(|q| q.ring.base());
             if let Some(queue) = queue {
                 nic.workers[i].unwatch(&queue.kick);

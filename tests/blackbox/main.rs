@@ -18,6 +18,7 @@ mod leaks;
 mod lifecycle;
 mod link;
 mod memory;
+mod moderation;
 mod negotiation;
 mod properties;
 mod signals;

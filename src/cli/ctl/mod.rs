@@ -157,7 +157,7 @@ enum Coalesce {
         /// Which NIC.
         nic: Option<String>,
     },
-    /// Change it for all queues: [NIC] and any of rx-usecs N, rx-frames N, tx-usecs N, tx-frames N.
+    /// Change it for all queues: [NIC] and any of rx-usecs N, rx-frames N, tx-usecs N, tx-frames N, adaptive-rx on|off.
     Set {
         #[arg(value_name = "[NIC] CHANGE", required = true)]
         words: Vec<String>,

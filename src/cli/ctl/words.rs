@@ -99,7 +99,7 @@ pub(super) fn inject(words: Vec<String>) -> Result<Request, String> {
     Ok(Request::Inject { nic, fault, on })
 }
 
-pub(super) const COALESCE: &[&str] = &["rx-usecs", "rx-frames", "tx-usecs", "tx-frames"];
+pub(super) const COALESCE: &[&str] = &["rx-usecs", "rx-frames", "tx-usecs", "tx-frames", "adaptive-rx"];
 
 pub(super) fn set_coalesce(words: Vec<String>) -> Result<Request, String> {
     let (nic, words) = Target::split(words, COALESCE);
@@ -110,6 +110,18 @@ pub(super) fn set_coalesce(words: Vec<String>) -> Result<Request, String> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let place = match word.as_str() {
+            "adaptive-rx" => {
+                let value = words.next().ok_or_else(|| format!("'{word}' has no value"))?;
+                let on = match value.as_str() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(format!("{word}: '{value}' is neither on nor off")),
+                };
+                if change.adaptive_rx.replace(on).is_some() {
+                    return Err(format!("'{word}' is given twice"));
+                }
+                continue;
+            }
             "rx-usecs" => &mut change.rx_usecs,
             "rx-frames" => &mut change.rx_frames,
             "tx-usecs" => &mut change.tx_usecs,
@@ -190,13 +202,21 @@ mod tests {
 
     #[test]
     fn coalesce_words() {
-        let wanted = CoalesceChange { rx_usecs: Some(20), tx_frames: Some(1), ..CoalesceChange::default() };
-        let given = set_coalesce(words("n0 rx-usecs 20 tx-frames 1"));
+        let wanted = CoalesceChange {
+            rx_usecs: Some(20),
+            tx_frames: Some(1),
+            adaptive_rx: Some(true),
+            ..CoalesceChange::default()
+        };
+        let given = set_coalesce(words("n0 rx-usecs 20 adaptive-rx on tx-frames 1"));
         assert_eq!(given, Ok(Request::CoalesceSet { nic: Some("n0".into()), change: wanted }));
         for (s, e) in [
             ("n0", "Nothing is changed; there are rx-usecs"),
             ("n0 usecs 1", "Moderation has no 'usecs'; it has rx-usecs"),
             ("rx-usecs", "'rx-usecs' has no value"),
+            ("adaptive-rx 1", "adaptive-rx: '1' is neither on nor off"),
+            ("adaptive-rx", "'adaptive-rx' has no value"),
+            ("adaptive-rx on adaptive-rx on", "'adaptive-rx' is given twice"),
             ("rx-usecs -1", "rx-usecs: '-1' is no number"),
             ("rx-usecs 1 rx-usecs 1", "'rx-usecs' is given twice"),
         ] {

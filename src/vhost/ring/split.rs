@@ -318,21 +318,45 @@ impl SplitRing {
         self.signalled != self.published
     }
 
-    /// Whether the guest wants to be signalled for what was published since it was last asked (2.7.7, 2.7.10).
+    /// Entries that were published since [`wants_signal`](Self::wants_signal) was last asked.
+    pub fn unsignalled(&self) -> u16 {
+        self.published.since(self.signalled)
+    }
+
+    /// The guest need not be signalled for what was published so far: it has been, or does not want to be.
+    pub fn forgo_signal(&mut self) {
+        self.signalled = self.published;
+    }
+
+    /// Whether the guest wants to be signalled for what was published since it was last asked (2.7.7, 2.7.10). It is asked
+    /// once for each entry.
     #[inline(always)]
     pub fn wants_signal(&mut self) -> bool {
+        let wanted = self.is_signal_wanted();
+        self.signalled = self.published;
+        wanted
+    }
+
+    /// The same, and it may be asked again: for who may hold the signal. As long as the guest wants it at each burst it goes on
+    /// wanting it for all of them; if it does not, it has looked at the ring since, or will.
+    #[inline(always)]
+    pub fn is_signal_wanted(&self) -> bool {
         if self.signalled == self.published {
             return false;
         }
-        let old = std::mem::replace(&mut self.signalled, self.published);
         // The used index must be visible before suppression is read: the guest does the two in the other order.
         fence(Ordering::SeqCst);
         if self.setup.event_idx {
             let event = self.avail_at(2 + self.setup.size as usize).load(Ordering::Relaxed);
-            self.published.since(Index(event)).wrapping_sub(1) < self.published.since(old)
+            self.published.since(Index(event)).wrapping_sub(1) < self.published.since(self.signalled)
         } else {
             self.avail_at(0).load(Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
         }
+    }
+
+    /// Whether the guest has made nothing available that was not taken.
+    pub fn is_empty(&mut self) -> Result<bool, RingFault> {
+        Ok(self.available(1)? == 0)
     }
 
     /// Asks the guest to kick for the next entry, then looks whether one came in the meantime: if it returns true,
