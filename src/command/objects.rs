@@ -117,6 +117,8 @@ pub(super) fn create(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome 
         ObjectType::Rule => {
             let rule = agreed.rule(data);
             let made = agreed.check_rule(&steering, objects, &rule)?;
+            // What can't be is wrong whether or not there is room for it.
+            steering.filters().check_action(made.action)?;
             if steering.filters().rules_in_group(rule.group_id) >= agreed.limits.rules_per_group {
                 return Err(Refusal::NO_SPACE);
             }

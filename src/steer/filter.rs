@@ -359,7 +359,7 @@ impl FilterTable {
     }
 
     /// Refuses a queue that the NIC will never have.
-    pub(super) fn check_action(&self, action: Action) -> Result<(), FilterError> {
+    pub(crate) fn check_action(&self, action: Action) -> Result<(), FilterError> {
         check_action(action, self.queue_pairs)
     }
 }

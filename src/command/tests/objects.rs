@@ -249,6 +249,8 @@ fn a_group_has_as_many_rules_as_agreed_whatever_their_ids() {
         let made = d.create(rule(id), &RuleObject { group_id, ..to_queue(id as u16, 1) }.to_bytes());
         assert_eq!(made, expected, "rule {id} of group {group_id}");
     }
+    // What can't be is wrong whether or not there is room for it.
+    assert_eq!(d.create(rule(3), &to_queue(3, 4).to_bytes()), Err(FIELD));
     d.destroy(rule(99)).unwrap();
     d.create(rule(1), &to_queue(1, 1).to_bytes()).unwrap_err();
     d.create(rule(2), &to_queue(2, 1).to_bytes()).unwrap();
