@@ -138,7 +138,6 @@ int flownic_irq_start(struct flownic_net *fn)
 		pair->tx_irq = per_queue ? flownic_irq_of(fn, 2 * i + 1) : -1;
 		if (!pair->affinity_set)
 			flownic_irq_default(pair);
-		netif_napi_set_irq(&pair->napi, pair->rx_irq);
 		if (pair->rx_irq <= 0)
 			continue;
 		irq_set_affinity(pair->rx_irq, &pair->affinity);
@@ -161,7 +160,6 @@ void flownic_irq_stop(struct flownic_net *fn)
 		if (pair->notified)
 			irq_set_affinity_notifier(pair->rx_irq, NULL);
 		pair->notified = false;
-		netif_napi_set_irq(&pair->napi, -1);
 		pair->rx_irq = -1;
 		pair->tx_irq = -1;
 	}

@@ -135,17 +135,14 @@ static int flownic_init_pairs(struct flownic_net *fn)
 		/* The names that virtio_net uses, which scripts look for in /proc/interrupts. */
 		snprintf(pair->rx_name, sizeof(pair->rx_name), "input.%u", i);
 		snprintf(pair->tx_name, sizeof(pair->tx_name), "output.%u", i);
-		netif_napi_add_config(fn->dev, &pair->napi, flownic_poll, i);
+		/* As one that is disabled: an early interrupt schedules nothing. */
+		set_bit(NAPI_STATE_SCHED, &pair->napi.state);
 	}
 	return 0;
 }
 
 static void flownic_free_pairs(struct flownic_net *fn)
 {
-	unsigned int i;
-
-	for (i = 0; fn->pairs && i < fn->max_pairs; i++)
-		netif_napi_del(&fn->pairs[i].napi);
 	kvfree(fn->pairs);
 	kfree(fn->no_offloads);
 }

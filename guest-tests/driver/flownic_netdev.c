@@ -5,6 +5,9 @@
  * From down to up NAPI is enabled for each queue pair in use, then the transmit queues are opened;
  * from up to down they are closed, the device gets a moment to send what it has, and NAPI is
  * disabled. All of it under RTNL.
+ *
+ * The stack knows the NAPI of a pair only while it is enabled. It would wait for ever for one that
+ * is disabled when NAPI stops being threaded; what users have set for it lasts in its configuration.
  */
 
 #include "flownic_net.h"
@@ -18,10 +21,13 @@ static int flownic_pair_up(struct flownic_pair *pair)
 	struct net_device *dev = pair->fn->dev;
 	int err;
 
+	netif_napi_add_config(dev, &pair->napi, flownic_poll, pair->index);
+	netif_napi_set_irq(&pair->napi, pair->rx_irq);
 	napi_enable(&pair->napi);
 	err = flownic_rx_up(pair);
 	if (err) {
 		napi_disable(&pair->napi);
+		netif_napi_del(&pair->napi);
 		return err;
 	}
 	netif_queue_set_napi(dev, pair->index, NETDEV_QUEUE_TYPE_RX, &pair->napi);
@@ -42,6 +48,7 @@ static void flownic_pair_down(struct flownic_pair *pair)
 	netif_queue_set_napi(dev, pair->index, NETDEV_QUEUE_TYPE_RX, NULL);
 	netif_queue_set_napi(dev, pair->index, NETDEV_QUEUE_TYPE_TX, NULL);
 	napi_disable(&pair->napi);
+	netif_napi_del(&pair->napi);
 	flownic_rx_down(pair);
 }
 
