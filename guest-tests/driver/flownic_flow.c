@@ -137,23 +137,26 @@ static int replace_rule(struct flownic_ctl *ctl, u32 location, struct flownic_fl
 }
 
 /*
- * Where a rule goes for which the user leaves the choice to the driver: to the last free
- * location, but before rules of an equal match, which it would otherwise have no say over.
+ * Where a rule goes for which the user leaves the choice to the driver: to an equal one, which
+ * it replaces, else to the last free location.
  */
 static int choose_location(struct flownic_ctl *ctl, const struct flownic_flow *flow, u32 *location)
 {
 	struct flownic_flows *flows = &ctl->flows;
 	bool first = *location == RX_CLS_LOC_FIRST;
-	u32 i, found = flows->size;
+	u32 i, at, found = flows->size;
 
 	for (i = 0; i < flows->size; i++) {
-		const struct flownic_flow *at = flows->table[first ? i : flows->size - 1 - i];
-
-		if (!at && found == flows->size)
-			found = first ? i : flows->size - 1 - i;
-		else if (at && !first && at->fs.flow_type == flow->fs.flow_type &&
-			 flownic_match_same(&at->match, &flow->match))
-			found = flows->size;
+		at = first ? i : flows->size - 1 - i;
+		if (!flows->table[at]) {
+			if (found == flows->size)
+				found = at;
+		} else if (*location == RX_CLS_LOC_ANY &&
+			   flows->table[at]->fs.flow_type == flow->fs.flow_type &&
+			   flownic_match_same(&flows->table[at]->match, &flow->match)) {
+			found = at;
+			break;
+		}
 	}
 	if (found == flows->size)
 		return -ENOSPC;

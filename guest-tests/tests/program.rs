@@ -112,13 +112,12 @@ fn rules_steer(kernel: Kernel) {
         wire.expect("UDP to another port", &udp.clone().ports(1000, 5001).build(), 0);
         wire.expect("TCP to port 5000", &tcp.build(), 0);
         wire.expect("UDP to port 5000 over IPv6", &udp6.build(), 0);
-        let newer = ethtool.rule("flow-type udp4 dst-port 5000 action 2");
-        assert!(newer < location, "{newer} and {location}: an equal rule goes before the older one");
-        wire.expect("UDP to port 5000, by the newer rule", &udp.build(), 2);
-        ethtool.delete(newer);
-        wire.expect("UDP to port 5000, by the older rule again", &udp.build(), 3);
-        ethtool.ok("-N", &format!("flow-type udp4 dst-port 5000 action 1 loc {location}"));
-        wire.expect("UDP to port 5000, moved", &udp.build(), 1);
+        assert_eq!(
+            ethtool.rule("flow-type udp4 dst-port 5000 action 2"),
+            location,
+            "an equal rule is replaced"
+        );
+        wire.expect("UDP to port 5000, moved", &udp.build(), 2);
         ethtool.delete(location);
         wire.expect("UDP to port 5000, deleted", &udp.build(), 0);
 
@@ -234,7 +233,7 @@ fn what_the_card_cannot_do_is_refused_and_changes_nothing() {
         wire.expect("one that has room now", &udp.build(), 1);
 
         // A queue that a rule needs, or RSS, cannot go.
-        ethtool.ok("-N", "flow-type udp4 dst-port 5000 action 3 loc 0");
+        ethtool.rule("flow-type udp4 dst-port 5000 action 3");
         ethtool.refused("-L", "combined 3", "");
         assert_eq!(wire.nic.receive_packets().len(), QUEUES);
         wire.expect("a rule that is in the way", &udp.build(), 3);
@@ -254,7 +253,7 @@ fn rules_go_through_contexts() {
         wire.expect("not through it", &udp.clone().ports(1000, 5001).build(), 0);
         ethtool.ok("-X", "context 1 equal 1");
         wire.expect("through a changed context", &udp.build(), 0);
-        ethtool.ok("-N", &format!("flow-type udp4 dst-port 5000 context 1 action 3 loc {location}"));
+        assert_eq!(ethtool.rule("flow-type udp4 dst-port 5000 context 1 action 3"), location);
         wire.expect("with an offset", &udp.build(), 3);
         ethtool.refused("-X", "context 1 start 1 equal 1", "Invalid argument");
         ethtool.refused("-X", "context 1 delete", "busy");
