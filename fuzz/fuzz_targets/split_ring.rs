@@ -6,14 +6,18 @@
 //! Regions lie between pages that fault, frames between the sanitizer's red zones.
 #![no_main]
 
+#[path = "shared/desc.rs"]
+mod desc;
 #[path = "split_ring/driver.rs"]
 mod driver;
-#[path = "split_ring/guest.rs"]
+#[path = "shared/guest.rs"]
 mod guest;
 #[path = "split_ring/model.rs"]
 mod model;
 #[path = "split_ring/reference.rs"]
 mod reference;
+#[path = "shared/script.rs"]
+mod script;
 
 use std::sync::Arc;
 
@@ -22,43 +26,10 @@ use flownic::vhost::ring::{BatchStore, RingSetup, RxRing, TxRing};
 use guest::{BASE, GUEST, PAGE};
 use libfuzzer_sys::fuzz_target;
 use model::{Device, Model};
+use script::Script;
 
 /// Where the buffers start; rings and indirect tables are before.
 pub const BUFFERS: usize = 6 * PAGE;
-
-/// The input, read from its start; zeroes behind its end.
-pub struct Script<'a>(&'a [u8]);
-
-impl Script<'_> {
-    pub fn u8(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    pub fn u16(&mut self) -> u16 {
-        u16::from_le_bytes([self.u8(), self.u8()])
-    }
-
-    pub fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(std::array::from_fn(|_| self.u8()))
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        let x = if n <= 256 { usize::from(self.u8()) } else { usize::from(self.u16()) };
-        x % n
-    }
-
-    /// True once in `n` times.
-    pub fn once_in(&mut self, n: u8) -> bool {
-        self.u8() % n == n - 1
-    }
-
-    fn is_over(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 fn setup(s: &mut Script<'_>) -> RingSetup {
     let features = s.u8();

@@ -2,30 +2,12 @@
 
 use flownic::vhost::ring::{MAX_FRAME, RingSetup};
 
+use crate::desc::Desc;
 use crate::guest::{BASE, GUEST, PAGE, SPLIT, TOTAL};
 use crate::{BUFFERS, Script};
 
 /// Where indirect tables are written, one after the other.
 const TABLES: usize = 3 * PAGE;
-
-#[derive(Clone, Copy)]
-struct Desc {
-    addr: u64,
-    len: u32,
-    flags: u16,
-    next: u16,
-}
-
-impl Desc {
-    fn bytes(self) -> [u8; 16] {
-        let mut b = [0; 16];
-        b[..8].copy_from_slice(&self.addr.to_le_bytes());
-        b[8..12].copy_from_slice(&self.len.to_le_bytes());
-        b[12..14].copy_from_slice(&self.flags.to_le_bytes());
-        b[14..].copy_from_slice(&self.next.to_le_bytes());
-        b
-    }
-}
 
 pub struct Driver {
     setup: RingSetup,
