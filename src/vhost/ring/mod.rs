@@ -39,6 +39,9 @@ pub const MAX_FRAME: usize = 14 + 8 + 40 + 65535;
 /// The shortest thing that is a frame: an Ethernet header.
 pub const MIN_FRAME: usize = 14;
 
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
 /// Asks the processor for a cache line that will be read soon.
 #[inline(always)]
 fn prefetch<T>(p: *const T) {

@@ -7,7 +7,7 @@ use super::batch::{BATCH, HEAD, Segment};
 use super::chain::{self, BadChain};
 use super::memory::Memory;
 use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
-use super::{MIN_FRAME, copy_head, prefetch_for_write};
+use super::{CACHE_LINE, MIN_FRAME, copy_head, prefetch_for_write};
 use crate::virtio::NetHeader;
 
 /// Descriptors that are walked for one burst, about: many times what honest buffers need. A guest whose buffers are
@@ -96,11 +96,20 @@ impl RxRing {
         self.fetched = 0;
         for head in self.ring.upcoming(0, BATCH as u16) {
             if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(head).addr) {
-                prefetch_for_write(p);
-                prefetch_for_write(p.wrapping_add(64));
+                if !self.header_is_apart(p) {
+                    prefetch_for_write(p);
+                }
+                prefetch_for_write(p.wrapping_add(CACHE_LINE));
             }
             self.fetched += 1;
         }
+    }
+
+    /// Whether the header of a buffer at `p` ends a cache line, so that the frame is in others. Most headers are the same
+    /// as the one that a buffer had the last time: then the line need not be taken away from the guest's processor.
+    #[inline(always)]
+    fn header_is_apart(&self, p: *mut u8) -> bool {
+        (p as usize + self.ring.setup().header_len).is_multiple_of(CACHE_LINE)
     }
 
     /// Writes one frame of at least [`MIN_FRAME`] bytes, `head` (at most [`HEAD`] bytes) followed by `tail`, together `len` bytes, into the next buffer(s). The guest sees it
@@ -108,10 +117,22 @@ impl RxRing {
     ///
     /// # Errors
     /// See [`RxRefused`]; the frame was not delivered and buffers that would have served it are still there.
-    #[inline]
+    #[inline(always)]
     pub fn push(
         &mut self,
         net: NetHeader,
+        head: &[u8],
+        tail: &[Segment<'_>],
+        len: usize,
+    ) -> Result<(), RxRefused> {
+        // In registers from here on: a header that is put together field by field in memory and then read as a whole has
+        // to wait until the fields are in the cache, behind all earlier writes to guest memory.
+        self.push_words(NetHeader { num_buffers: 1, ..net }.to_words(), head, tail, len)
+    }
+
+    fn push_words(
+        &mut self,
+        net: (u64, u32),
         head: &[u8],
         tail: &[Segment<'_>],
         len: usize,
@@ -131,14 +152,20 @@ impl RxRing {
             && let Some((p, room)) = self.ring.memory().translate(desc.addr)
             && room >= need as u64
         {
-            let (low, high) = NetHeader { num_buffers: 1, ..net }.to_words();
             // SAFETY: `need` bytes from p, 24 at the least, are mapped; head and segments are readable for their lengths, which add up
             // to `len` (asserted above in debug builds, and checked by every way a batch is built). The head is ours; a segment
             // may be the same guest's memory as the buffer, and overlap it.
             unsafe {
-                p.cast::<u64>().write_unaligned(low.to_le());
-                // A legacy header ends 2 bytes earlier; the frame overwrites them.
-                p.add(8).cast::<u32>().write_unaligned(high.to_le());
+                let (low, high) = (net.0.to_le(), net.1.to_le());
+                let (p_low, p_high) = (p.cast::<u64>(), p.add(8).cast::<u32>());
+                let is_there = self.header_is_apart(p)
+                    && p_low.read_unaligned() == low
+                    && p_high.read_unaligned() == high;
+                if !is_there {
+                    p_low.write_unaligned(low);
+                    // A legacy header ends 2 bytes earlier; the frame overwrites them.
+                    p_high.write_unaligned(high);
+                }
                 let mut to = p.add(header_len);
                 copy_head(head.as_ptr(), to, head.len());
                 to = to.add(head.len());
@@ -154,7 +181,7 @@ impl RxRing {
             self.ring.put_used(index, need as u32);
             return Ok(());
         }
-        self.push_general(net, head, tail, need)
+        self.push_general(NetHeader::from_words(net.0, net.1), head, tail, need)
     }
 
     /// Any buffers: several descriptors, several chains, across memory regions.

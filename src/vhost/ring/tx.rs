@@ -8,7 +8,7 @@ use super::chain::{self, BadChain};
 use super::command::{Command, Pending};
 use super::memory::Memory;
 use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
-use super::{MAX_FRAME, MIN_FRAME, copy_head, prefetch};
+use super::{CACHE_LINE, MAX_FRAME, MIN_FRAME, copy_head, prefetch};
 use crate::virtio::NetHeader;
 use crate::virtio::channel::ETHERTYPE_CHANNEL;
 
@@ -73,7 +73,7 @@ impl TxRing {
             *desc = self.ring.desc(*head);
             if let Some((p, _)) = self.ring.memory().translate(desc.addr) {
                 prefetch(p);
-                prefetch(p.wrapping_add(64));
+                prefetch(p.wrapping_add(CACHE_LINE));
             }
         }
         let in_band = self.ring.setup().in_band;
@@ -105,7 +105,7 @@ impl TxRing {
         for head in self.ring.upcoming(0, BATCH as u16) {
             if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(head).addr) {
                 prefetch(p);
-                prefetch(p.wrapping_add(64));
+                prefetch(p.wrapping_add(CACHE_LINE));
             }
         }
         self.ring.upcoming(BATCH as u16, 2 * BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));

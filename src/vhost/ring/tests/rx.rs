@@ -45,6 +45,34 @@ fn bytes_behind_the_frame_in_its_buffer_are_not_touched() {
 }
 
 #[test]
+fn the_header_is_right_wherever_it_lies_and_whatever_was_there_before() {
+    const ROOM: usize = 12 + 60;
+    for header_len in [10, 12] {
+        // Up to, at, and beyond the end of a cache line.
+        for offset in 40..64 {
+            let mut guest = Guest::new(4);
+            guest.setup.header_len = header_len;
+            let at = guest.alloc(ROOM + 128).next_multiple_of(64) + offset;
+            let mut ring = guest.rx();
+            let frame = noise(1, 60);
+            let expected = message(&guest, 1, &frame);
+            // The same header, and others that differ in one byte only.
+            for other in std::iter::once(None).chain((0..header_len).map(Some)) {
+                guest.write(at, &expected);
+                if let Some(i) = other {
+                    guest.write(at + i as u64, &[!expected[i]]);
+                }
+                guest.chain(&[(at, ROOM as u32, WRITE)]);
+                push(&mut ring, &frame).unwrap();
+                ring.publish();
+                assert_eq!(guest.read(at, expected.len()), expected, "{header_len}, {offset}, {other:?}");
+                guest.used();
+            }
+        }
+    }
+}
+
+#[test]
 fn a_buffer_that_fits_exactly_is_enough() {
     let mut guest = Guest::new(4);
     let frame = noise(1, 1514);
