@@ -46,10 +46,8 @@ pub struct Context {
     tx_grace: u64,
     /// What was decided a moment ago.
     verdicts: VerdictCache,
-    /// Frames by queue, chained: the first and last frame of each queue, and the next one of each frame.
-    first: [u8; 64],
-    last: [u8; 64],
-    next: [u8; BATCH],
+    /// The frames that go to each queue.
+    by_queue: [rx::Frames; 64],
     /// The RSS hash of each frame, if the guest wants it.
     hashes: [Option<RxHash>; BATCH],
     /// Room for a frame that has to be worked on as a whole.
@@ -68,9 +66,7 @@ impl Context {
             timers: Timers::default(),
             tx_grace: 0,
             verdicts: VerdictCache::default(),
-            first: [0; 64],
-            last: [0; 64],
-            next: [0; BATCH],
+            by_queue: [0; 64],
             hashes: [None; BATCH],
             frame: vec![0; MAX_FRAME].into(),
             pieces: Pieces::default(),

@@ -10,13 +10,21 @@ use crate::steer::{DropReason, Reason, Verdict};
 use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
 use crate::virtio::NetHeader;
 
-/// End of a chain of frames.
-const END: u8 = BATCH as u8;
-
 /// Frames of a batch: bit `i` = frame `i`.
 pub type Frames = u32;
 
 const _: () = assert!(BATCH <= Frames::BITS as usize);
+
+/// Their indices.
+fn indices(mut frames: Frames) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        (frames != 0).then(|| {
+            let i = frames.trailing_zeros() as usize;
+            frames &= frames - 1;
+            i
+        })
+    })
+}
 
 /// All frames of a batch.
 pub fn all(batch: &FrameBatch<'_>) -> Frames {
@@ -43,7 +51,7 @@ pub fn receive(nic: &Nic, batch: &mut FrameBatch<'_>, frames: Frames, cx: &mut C
     }
 }
 
-/// Decides for each frame. Returns the queues that get some (bit per queue), chained up in the context, and why.
+/// Decides for each frame. Returns the queues that get some (bit per queue; which ones is in the context), and why.
 fn steer(
     nic: &Nic,
     batch: &FrameBatch<'_>,
@@ -58,10 +66,7 @@ fn steer(
     let steering = nic.steering.read().expect("steering never panics");
     let stamp = steering.stamp(&nic.learned, cx.now, nic.id());
     let traced = nic.trace.is_on();
-    let mut left = frames;
-    while left != 0 {
-        let i = left.trailing_zeros() as usize;
-        left &= left - 1;
+    for i in indices(frames) {
         if batch.frame(i).len() < MIN_FRAME {
             nic.counters.drop_runt.add_shared(1);
             continue;
@@ -78,12 +83,9 @@ fn steer(
                 let q = usize::from(queue) % 64;
                 if queues >> q & 1 == 0 {
                     queues |= 1 << q;
-                    cx.first[q] = i as u8;
-                } else {
-                    cx.next[usize::from(cx.last[q])] = i as u8;
+                    cx.by_queue[q] = 0;
                 }
-                cx.last[q] = i as u8;
-                cx.next[i] = END;
+                cx.by_queue[q] |= 1 << i;
                 reasons[i] = reason;
             }
             Verdict::Drop { reason, .. } => count_drop(nic, reason),
@@ -145,7 +147,7 @@ impl Tally {
     }
 }
 
-/// Brings the frames that are chained up for `queue` into its ring.
+/// Brings the frames of the batch that are for `queue` into its ring.
 fn deliver(
     nic: &Nic,
     queue: usize,
@@ -156,22 +158,16 @@ fn deliver(
     cx: &mut Context,
 ) {
     let c = &nic.rx_counters[queue];
+    let frames = cx.by_queue[queue];
     let mut guard = nic.rx[queue].enter_waiting();
     let Some(q) = guard.as_mut().and_then(|g| g.as_mut()) else {
-        let mut i = cx.first[queue];
-        while i != END {
-            c.drop_queue_stopped.add_shared(1);
-            i = cx.next[usize::from(i)];
-        }
+        c.drop_queue_stopped.add_shared(u64::from(frames.count_ones()));
         return;
     };
     let mut tally = Tally::default();
     let mut fault = None;
     q.ring.prepare();
-    let mut i = cx.first[queue];
-    while i != END {
-        let index = usize::from(i);
-        i = cx.next[index];
+    for index in indices(frames) {
         let frame = batch.frame(index);
         tally.reason = reasons[index];
         let hash = if hashed { cx.hashes[index] } else { None };
@@ -199,7 +195,7 @@ fn deliver(
     }
     c.bad_buffers.add(q.ring.take_bad_buffers());
     if let Some(file) = &nic.capture {
-        capture(file, queue, batch, cx);
+        capture(file, queue, batch, frames, cx);
     }
     c.packets.add(tally.packets);
     c.bytes.add(tally.bytes);
@@ -289,11 +285,8 @@ fn segment(
 
 /// Records the frames that were steered to `queue`, as they came from the wire.
 #[cold]
-fn capture(capture: &Capture, queue: usize, batch: &FrameBatch<'_>, cx: &mut Context) {
-    let mut i = cx.first[queue];
-    while i != END {
-        let index = usize::from(i);
-        capture.received(queue, batch, index, &mut cx.frame);
-        i = cx.next[index];
+fn capture(capture: &Capture, queue: usize, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) {
+    for i in indices(frames) {
+        capture.received(queue, batch, i, &mut cx.frame);
     }
 }
