@@ -219,12 +219,12 @@ impl Worker {
                 self.fire_due();
             }
             steps = steps.wrapping_add(1);
-            let late =
-                steps.is_multiple_of(STEPS_BETWEEN_CLOCKS) && last_busy.elapsed() > LONGEST_BETWEEN_LOOKS;
-            if busy && !late && !steps.is_multiple_of(between_looks) {
-                continue;
-            }
             if busy {
+                let late =
+                    steps.is_multiple_of(STEPS_BETWEEN_CLOCKS) && last_busy.elapsed() > LONGEST_BETWEEN_LOOKS;
+                if !late && !steps.is_multiple_of(between_looks) {
+                    continue;
+                }
                 last_busy = self.tell_time();
                 self.look(0);
             } else {
