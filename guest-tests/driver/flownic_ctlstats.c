@@ -19,6 +19,7 @@ static const char ctl_names[][ETH_GSTRING_LEN] = {
 	"arfs_full",
 	"arfs_busy",
 	"arfs_errors",
+	"dim_changes",
 };
 
 /* Of the device, for each queue pair in use. */
@@ -83,6 +84,7 @@ static u64 *put_own(struct flownic_ctl *ctl, u64 *data)
 	*data++ = arfs->stats.busy;
 	*data++ = arfs->stats.errors;
 	spin_unlock_bh(&arfs->lock);
+	*data++ = READ_ONCE(ctl->coalesce.dim_changes);
 	return data;
 }
 

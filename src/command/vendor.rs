@@ -7,7 +7,8 @@ use super::{GuestState, forget, listing};
 use crate::nic::Nic;
 use crate::steer::{CONTEXTS_MAX, KEY_MAX, TABLE_MAX, hash_type};
 use crate::virtio::vendor::{
-    ADAPTIVE_GET, ADAPTIVE_SET, HASH_SET, IDENTIFY, Identity, RESET, RSS_GET, RULE_HITS, RULE_LIST, capability,
+    ADAPTIVE_GET, ADAPTIVE_SET, HASH_SET, IDENTIFY, Identity, RESET, RSS_GET, RULE_HITS, RULE_LIST,
+    capability,
 };
 use crate::virtio::{
     F_CTRL_MAC_ADDR, F_CTRL_RX, F_CTRL_RX_EXTRA, F_CTRL_VLAN, F_CTRL_VQ, F_DEVICE_STATS, F_HASH_REPORT,
