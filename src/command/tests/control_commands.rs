@@ -413,7 +413,7 @@ fn the_device_says_what_it_is() {
     let identity = Identity::from_bytes(&d.control(Class::Flownic, vendor::IDENTIFY, &[]).unwrap()).unwrap();
     assert_eq!((identity.abi, identity.queue_pairs, identity.max_rss_contexts), (1, 4, 32));
     assert_eq!((identity.rss_max_table, identity.rss_max_key, identity.hash_types), (4096, 52, 0x3f));
-    assert_eq!(identity.capabilities, 0x1f);
+    assert_eq!(identity.capabilities, 0x3f);
     assert_eq!(identity.capabilities & capability::MODIFY_RULES, 8);
     assert_eq!(identity.version, env!("CARGO_PKG_VERSION"));
     let bits: Vec<_> = (0..64).filter(|b| identity.features >> b & 1 == 1).collect();
