@@ -254,6 +254,7 @@ enum flownic_ctrl_class {
 #define FLOWNIC_RULE_HITS		3
 #define FLOWNIC_ADAPTIVE_SET		6
 #define FLOWNIC_ADAPTIVE_GET		7
+#define FLOWNIC_SIGNALS_GET		8
 
 struct flownic_ctrl_hdr {
 	__u8 class;
@@ -393,6 +394,7 @@ static_assert(sizeof(struct flownic_stats_tx_basic) == 56);
 #define FLOWNIC_CAPABLE_RULE_MODIFY	BIT(3)
 #define FLOWNIC_CAPABLE_HASH_FIELDS	BIT(4)
 #define FLOWNIC_CAPABLE_ADAPTIVE	BIT(5)
+#define FLOWNIC_CAPABLE_SIGNALS		BIT(6)
 
 struct flownic_identity {
 	__le32 abi;
@@ -433,6 +435,21 @@ struct flownic_adaptive {
 	__le32 usecs;		/* that it has come to */
 };
 
+/* What became of signals, for each of some virtqueues. */
+struct flownic_signals_get {
+	__le16 vq_index;	/* the first of them */
+	__le16 count;
+};
+
+struct flownic_signals {
+	__le64 suppressed;
+	__le64 held;
+	__le64 by_time;
+	__le64 by_count;
+};
+
+static_assert(sizeof(struct flownic_signals_get) == 4);
+static_assert(sizeof(struct flownic_signals) == 32);
 static_assert(sizeof(struct flownic_adaptive_set) == 4);
 static_assert(sizeof(struct flownic_adaptive) == 8);
 

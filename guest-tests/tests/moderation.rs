@@ -360,14 +360,17 @@ fn signals_are_as_many_as_the_rule_says_and_all_count_the_same() {
     });
 }
 
+/// A counter of `ethtool -S`.
+#[track_caller]
+fn statistic(card: &Card<'_>, name: &str) -> u64 {
+    let statistics = card.ethtool("-S", "");
+    let value = statistics.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {statistics}"))
+}
+
 /// Interrupts of queue 0 as everybody counts them: the device, the device when the guest asks it, /proc, the driver.
 fn interrupts(card: &Card<'_>) -> [u64; 4] {
-    let statistics = card.ethtool("-S", "");
-    let of = |name: &str| {
-        let value = statistics.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "));
-        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {statistics}"))
-    };
-    let (asked, driver) = (of("rx0_device_interrupts"), of("rx0_interrupts"));
+    let (asked, driver) = (statistic(card, "rx0_device_interrupts"), statistic(card, "rx0_interrupts"));
     [card.counter(0, "signals"), asked, card.nic.receive_interrupts()[0], driver]
 }
 
@@ -393,6 +396,14 @@ fn agree(card: &Card<'_>, guest: &Guest) {
     let [device, asked, proc, driver]: [u64; 4] = std::array::from_fn(|i| after[i] - before[i]);
     println!("interrupts: device {device}, asked {asked}, /proc/interrupts {proc}, driver {driver}");
     assert_eq!(device, asked, "flownic ctl stats and ethtool -S");
+    let statistics = card.ethtool("-S", "");
+    for (shown, counted) in
+        [("unwanted", "suppressed"), ("held", "held"), ("by_time", "by_time"), ("by_count", "by_count")]
+    {
+        let value = card.counter(0, &format!("signals_{counted}"));
+        let line = format!("rx0_device_interrupts_{shown}: {value}");
+        assert!(statistics.lines().any(|l| l.trim() == line), "no {line} in {statistics}");
+    }
     // Those that come while one is pending are one; the driver does not see those for which there is nothing any more.
     assert!(driver <= proc && proc <= device, "{}: an interrupt that was not sent", guest.name());
     assert!(10 * driver >= 8 * device, "interrupts that were not seen");
@@ -427,7 +438,8 @@ fn a_request_waits_for_as_long_as_it_was_said_and_no_longer() {
         }
         let [without, .., with] = latencies;
         assert!(with[0] >= 5000.0, "a response before the request's interrupt was due: {with:?}");
-        let rise = median(&with) - median(&without);
+        // Others on this machine only make it longer.
+        let rise = with[0] - without[0];
         assert!(rise <= 2.0 * 5000.0, "{rise:.0} us more");
     });
 }
@@ -454,7 +466,7 @@ fn the_device_finds_no_time_for_requests_and_a_long_one_for_streams() {
                 usecs => Ok(usecs),
             });
             println!("a stream is held for {usecs} us after {:.1} s", begin.elapsed().as_secs_f64());
-            assert_eq!(card.shown(0).adaptive, true);
+            assert!(card.shown(0).adaptive);
             stream.stop();
             let begin = Instant::now();
             wait_for("requests not to be held", LIMIT, || {
@@ -473,17 +485,25 @@ fn dim_adapts(kernel: Kernel) {
     with_guest(kernel, &[("gen:rate=4000", 2)], |_, _, cards| {
         let card = &cards[0];
         let now = || card.device().1[0];
+        let chosen = || statistic(card, "dim_changes");
         let moves = |what: &str| {
-            let before = now();
-            let after = wait_for(&format!("DIM to choose again after {what}"), LIMIT, || match now() {
-                same if same == before => Err(format!("{same:?}")),
-                other => Ok(other),
+            let before = chosen();
+            // DIM rests while nothing changes, so what it sees does. What it has chosen is said again after a change
+            // of settings, once for each queue.
+            wait_for(&format!("DIM to choose after {what}"), LIMIT, || {
+                card.link("down");
+                card.link("up");
+                match chosen() {
+                    now if now >= before + 4 => Ok(()),
+                    now => Err(format!("{before}, then {now}; {:?}", card.device())),
+                }
             });
+            let values = now();
             assert!(
-                !after.adaptive && DIM.contains(&after.rx.0) && after.rx.1 > 0,
-                "{after:?} is none of DIM's"
+                !values.adaptive && DIM.contains(&values.rx.0) && values.rx.1 > 0,
+                "{values:?} is none of DIM's"
             );
-            println!("{what}: {:?}, then {:?}", before.rx, after.rx);
+            println!("{what}: {:?}", values.rx);
         };
         card.ethtool("-C", "rx-usecs 5 rx-frames 0");
         card.ethtool("--set-priv-flags", "dim on");

@@ -19,6 +19,9 @@ pub const RSS_GET: u8 = 5;
 pub const ADAPTIVE_SET: u8 = 6;
 /// Asks whether it does for a queue: {le16 vq_index}, and {u8 on; u8 reserved[3]; le32 usecs} back, the time that it has come to.
 pub const ADAPTIVE_GET: u8 = 7;
+/// Asks what became of the signals of some virtqueues: {le16 vq_index; le16 count}, and for each of them {le64 suppressed; le64 held;
+/// le64 by_time; le64 by_count} back.
+pub const SIGNALS_GET: u8 = 8;
 
 /// Ids in an answer to [`RULE_LIST`].
 pub const RULE_LIST_MAX: usize = 256;
@@ -37,6 +40,8 @@ pub mod capability {
     pub const HASH_FIELDS: u32 = 1 << 4;
     /// The device can find the time of moderation itself.
     pub const ADAPTIVE: u32 = 1 << 5;
+    /// The device tells what became of signals.
+    pub const SIGNALS: u32 = 1 << 6;
 }
 
 /// What [`ADAPTIVE_SET`] sets: {le16 vq_index; u8 on; u8 reserved}.
