@@ -50,6 +50,7 @@ impl Bed {
             capture: None,
             in_band: InBand::default(),
             coalesce: CoalesceRule::default(),
+            latency: false,
             profile: None,
         };
         let nic = Arc::new(Nic::new(1, config, vec![Arc::clone(&handle)], None));

@@ -17,6 +17,7 @@ use crate::dataplane::SignalState;
 use crate::dataplane::limits::LiveLimits;
 use crate::dataplane::notify::Kicks;
 use crate::dataplane::worker::WorkerHandle;
+use crate::latency::QueueLatency;
 use crate::offload::Accepts;
 use crate::port::capture::Capture;
 use crate::port::tap::TapQueue;
@@ -179,6 +180,8 @@ pub struct Nic {
     pub drivers: DriverWatch,
     /// What the guest has set up with commands, beside steering. Locked before steering, never after it.
     guest: Mutex<GuestState>,
+    /// How long frames and signals take, by receive queue, if that is kept.
+    pub latency: Option<Box<[QueueLatency]>>,
     /// Moderation in force, by virtqueue.
     pub limits: LiveLimits,
     /// Any receive queue runs.
@@ -224,6 +227,7 @@ impl Nic {
             hash_in_header: AtomicBool::new(false),
             drivers: DriverWatch::default(),
             guest: Mutex::new(GuestState::new(config.queue_pairs)),
+            latency: config.latency.then(|| (0..pairs).map(|_| QueueLatency::default()).collect()),
             limits: LiveLimits::new(config.queue_pairs),
             has_targets: AtomicBool::new(false),
             tap: OnceLock::new(),
@@ -345,13 +349,17 @@ impl Nic {
             device: Named::new(NicCounters::NAMES, &self.counters.values()),
             rx: self.rx_counters.iter().map(|c| Named::new(RxCounters::NAMES, &c.values())).collect(),
             tx: self.tx_counters.iter().map(|c| Named::new(TxCounters::NAMES, &c.values())).collect(),
+            latency: self.latency.iter().flatten().map(QueueLatency::values).collect(),
         }
     }
 
     /// All counters back to zero. Takes each queue aside for it, since a counter has one writer.
     pub fn reset_stats(&self) {
-        for (slot, c) in self.rx.iter().zip(&self.rx_counters) {
-            slot.change(|_| c.reset());
+        for (i, (slot, c)) in self.rx.iter().zip(&self.rx_counters).enumerate() {
+            slot.change(|_| {
+                c.reset();
+                self.latency.iter().for_each(|l| l[i].reset());
+            });
         }
         for (slot, c) in self.tx.iter().zip(&self.tx_counters) {
             slot.change(|_| c.reset());

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::latency::LatencyStats;
+
 /// A counter with one writer.
 #[derive(Default, Debug)]
 pub struct Counter(AtomicU64);
@@ -214,6 +216,9 @@ pub struct NicStats {
     pub rx: Vec<Named>,
     /// [`TxCounters`] by queue.
     pub tx: Vec<Named>,
+    /// How long things took, by receive queue, if that is kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latency: Vec<LatencyStats>,
 }
 
 #[cfg(test)]

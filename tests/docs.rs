@@ -15,6 +15,11 @@ Every frame that comes from the wire is counted in `port_rx_packets` and then on
 (and there under what decided, `by_...`), or under the reason why it was dropped, `drop_...`. Every chain that a guest makes available on a transmit queue is counted once there: as a
 frame in `packets`, as a command in `in_band_commands`, or as neither in `drop_malformed`.
 
+With `latency=on` of a NIC, `stats` also has `latency`, for each receive queue two histograms in steps of powers of two: how many frames were
+`published` and how many signals were sent (`signalled`, from the first frame that a signal stands for, held ones too) in less than
+`below_ns` nanoseconds, and not less than half of it; none is longer than all others. Time begins with the worker's turn in which it
+found the frame, and is looked at once or twice a burst.
+
 This page is made from the tables in `src/stats.rs`; after a change there run
 `FLOWNIC_WRITE_DOCS=1 cargo test --test docs`.
 ";

@@ -52,6 +52,7 @@ static NICS: LazyLock<[Nic; 3]> = LazyLock::new(|| {
             capture: None,
             in_band,
             coalesce: CoalesceRule::Nic,
+            latency: false,
             profile: None,
         };
         let worker = Arc::new(WorkerHandle::new(0).expect("descriptors"));

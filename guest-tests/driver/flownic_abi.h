@@ -252,6 +252,9 @@ enum flownic_ctrl_class {
 #define FLOWNIC_RESET			1
 #define FLOWNIC_HASH_SET		2
 #define FLOWNIC_RULE_HITS		3
+#define FLOWNIC_ADAPTIVE_SET		6
+#define FLOWNIC_ADAPTIVE_GET		7
+#define FLOWNIC_SIGNALS_GET		8
 
 struct flownic_ctrl_hdr {
 	__u8 class;
@@ -390,6 +393,8 @@ static_assert(sizeof(struct flownic_stats_tx_basic) == 56);
 #define FLOWNIC_CAPABLE_ACTION_RSS	BIT(2)
 #define FLOWNIC_CAPABLE_RULE_MODIFY	BIT(3)
 #define FLOWNIC_CAPABLE_HASH_FIELDS	BIT(4)
+#define FLOWNIC_CAPABLE_ADAPTIVE	BIT(5)
+#define FLOWNIC_CAPABLE_SIGNALS		BIT(6)
 
 struct flownic_identity {
 	__le32 abi;
@@ -414,6 +419,39 @@ struct flownic_hash_set {
 };
 
 static_assert(sizeof(struct flownic_hash_set) == 4);
+
+/* Moderation whose time the device finds. */
+#define FLOWNIC_ADAPTIVE_ALL	0xffff	/* vq_index: all receive queues */
+
+struct flownic_adaptive_set {
+	__le16 vq_index;
+	__u8 on;
+	__u8 reserved;
+};
+
+struct flownic_adaptive {
+	__u8 on;
+	__u8 reserved[3];
+	__le32 usecs;		/* that it has come to */
+};
+
+/* What became of signals, for each of some virtqueues. */
+struct flownic_signals_get {
+	__le16 vq_index;	/* the first of them */
+	__le16 count;
+};
+
+struct flownic_signals {
+	__le64 suppressed;
+	__le64 held;
+	__le64 by_time;
+	__le64 by_count;
+};
+
+static_assert(sizeof(struct flownic_signals_get) == 4);
+static_assert(sizeof(struct flownic_signals) == 32);
+static_assert(sizeof(struct flownic_adaptive_set) == 4);
+static_assert(sizeof(struct flownic_adaptive) == 8);
 
 /* The hash in the header of a received frame, see "Hash in the header". */
 #define FLOWNIC_HDR_HASH	0x80	/* in flags: a hash is there */

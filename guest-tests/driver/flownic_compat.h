@@ -36,6 +36,25 @@
 #define FLOWNIC_HAS_GUEST_USO	1
 #endif
 
+/* Dynamic interrupt moderation; where it is not configured only the device can adapt. */
+#define FLOWNIC_HAS_DIM		IS_REACHABLE(CONFIG_DIMLIB)
+
+#if FLOWNIC_HAS_DIM
+#include <linux/dim.h>
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
+static inline void flownic_net_dim(struct dim *dim, const struct dim_sample *sample)
+{
+	net_dim(dim, sample);
+}
+#else
+static inline void flownic_net_dim(struct dim *dim, const struct dim_sample *sample)
+{
+	net_dim(dim, *sample);
+}
+#endif
+#endif
+
 #ifndef kzalloc_obj
 #define kzalloc_obj(object)	kzalloc(sizeof(object), GFP_KERNEL)
 #endif

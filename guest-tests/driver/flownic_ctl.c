@@ -128,6 +128,7 @@ void flownic_ctl_remove(struct flownic_net *fn)
 		return;
 	fn->ctl = NULL;
 	flownic_arfs_device_gone(ctl);
+	flownic_dim_free(ctl);
 	reset(ctl);
 	free_all(ctl);
 }

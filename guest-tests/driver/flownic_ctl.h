@@ -9,7 +9,8 @@
  * (flownic_ctl_restore()).
  *
  * Locks: everything changes under RTNL, but for accelerated RFS, whose table
- * has a spinlock of its own and whose work gives commands without RTNL.
+ * has a spinlock of its own and whose work gives commands without RTNL, and for
+ * moderation, which has a mutex, since DIM's work does the same.
  */
 #ifndef FLOWNIC_CTL_H
 #define FLOWNIC_CTL_H
@@ -280,24 +281,57 @@ struct flownic_moderation {
 	u32 frames;
 };
 
+/**
+ * struct flownic_coalesce - moderation of all queues
+ * @lock: mutex, within RTNL: all below, and the order of commands
+ * @rx: of all receive queues, as last set
+ * @tx: of all transmit queues
+ * @adaptive: whether somebody finds the time of all receive queues, as last set
+ * @rx_queue: of each of max_pairs receive queues
+ * @tx_queue: of each transmit queue
+ * @adapts: whether somebody finds the receive queue's time
+ * @dim: it is the kernel who does, not the device
+ * @device_adapts: the device can
+ * @changed: somebody has set something; before, the host's values are in force
+ * @available: the device has moderation
+ * @dim_changes: times that DIM has chosen
+ */
 struct flownic_coalesce {
-	struct flownic_moderation rx;		/* of all queues, as last set */
+	struct mutex lock;
+	struct flownic_moderation rx;
 	struct flownic_moderation tx;
-	struct flownic_moderation *rx_queue;	/* of each of max_pairs queues */
+	bool adaptive;
+	struct flownic_moderation *rx_queue;
 	struct flownic_moderation *tx_queue;
+	bool *adapts;
+	bool dim;
+	bool device_adapts;
+	bool changed;
 	bool available;
+	u64 dim_changes;
 };
 
 void flownic_coal_set_pairs(struct flownic_ctl *ctl, unsigned int from, unsigned int to);
 int flownic_coal_probe(struct flownic_ctl *ctl);
 void flownic_coal_restore(struct flownic_ctl *ctl);
 void flownic_coal_free(struct flownic_ctl *ctl);
+void flownic_coal_dim(struct flownic_ctl *ctl, unsigned int queue,
+		      const struct flownic_moderation *moderation);
+int flownic_coal_choose(struct flownic_ctl *ctl, bool dim);
 int flownic_get_coalesce(struct net_device *dev, struct ethtool_coalesce *ec,
 			 struct kernel_ethtool_coalesce *kec, struct netlink_ext_ack *extack);
 int flownic_set_coalesce(struct net_device *dev, struct ethtool_coalesce *ec,
 			 struct kernel_ethtool_coalesce *kec, struct netlink_ext_ack *extack);
 int flownic_get_per_queue_coalesce(struct net_device *dev, u32 queue, struct ethtool_coalesce *ec);
 int flownic_set_per_queue_coalesce(struct net_device *dev, u32 queue, struct ethtool_coalesce *ec);
+
+/* Moderation that the kernel adapts (flownic_dim.c). */
+
+void flownic_dim_init(struct flownic_ctl *ctl);
+void flownic_dim_set(struct flownic_pair *pair, bool on);
+void flownic_dim_free(struct flownic_ctl *ctl);
+u32 flownic_get_priv_flags(struct net_device *dev);
+int flownic_set_priv_flags(struct net_device *dev, u32 flags);
 
 /**
  * struct flownic_ctl - the programming half of a NIC

@@ -19,13 +19,20 @@ static const char ctl_names[][ETH_GSTRING_LEN] = {
 	"arfs_full",
 	"arfs_busy",
 	"arfs_errors",
+	"dim_changes",
 };
 
 /* Of the device, for each queue pair in use. */
 static const char * const rx_names[] = { "notifications", "interrupts", "drops", "drop_overruns" };
 static const char * const tx_names[] = { "notifications", "interrupts", "drops", "drop_malformed" };
 
+/* And of each of its queues, receiving and sending; struct flownic_signals. A name has little room. */
+static const char * const signal_names[] = {
+	"interrupts_unwanted", "interrupts_held", "interrupts_by_time", "interrupts_by_count",
+};
+
 #define PAIR_COUNTERS	(ARRAY_SIZE(rx_names) + ARRAY_SIZE(tx_names))
+#define PAIR_SIGNALS	(2 * ARRAY_SIZE(signal_names))
 
 static bool device_counts(const struct flownic_ctl *ctl)
 {
@@ -34,11 +41,22 @@ static bool device_counts(const struct flownic_ctl *ctl)
 	return (ctl->stats_types & need) == need;
 }
 
+static bool device_counts_signals(const struct flownic_ctl *ctl)
+{
+	return ctl->capabilities & FLOWNIC_CAPABLE_SIGNALS;
+}
+
 int flownic_ctl_stats_count(struct flownic_net *fn)
 {
+	unsigned int of_pair = 0;
+
 	if (!fn->ctl)
 		return 0;
-	return ARRAY_SIZE(ctl_names) + (device_counts(fn->ctl) ? fn->num_pairs * PAIR_COUNTERS : 0);
+	if (device_counts(fn->ctl))
+		of_pair += PAIR_COUNTERS;
+	if (device_counts_signals(fn->ctl))
+		of_pair += PAIR_SIGNALS;
+	return ARRAY_SIZE(ctl_names) + fn->num_pairs * of_pair;
 }
 
 static void put_name(u8 **data, const char *direction, unsigned int queue, const char *name)
@@ -61,6 +79,9 @@ void flownic_ctl_stats_strings(struct flownic_net *fn, u8 **data)
 		for (j = 0; j < ARRAY_SIZE(tx_names); j++)
 			put_name(data, "tx", i, tx_names[j]);
 	}
+	for (i = 0; device_counts_signals(fn->ctl) && i < 2 * fn->num_pairs; i++)
+		for (j = 0; j < ARRAY_SIZE(signal_names); j++)
+			put_name(data, i % 2 ? "tx" : "rx", i / 2, signal_names[j]);
 }
 
 static u64 *put_own(struct flownic_ctl *ctl, u64 *data)
@@ -83,6 +104,7 @@ static u64 *put_own(struct flownic_ctl *ctl, u64 *data)
 	*data++ = arfs->stats.busy;
 	*data++ = arfs->stats.errors;
 	spin_unlock_bh(&arfs->lock);
+	*data++ = READ_ONCE(ctl->coalesce.dim_changes);
 	return data;
 }
 
@@ -104,8 +126,9 @@ static u64 *put_reply(u64 *data, const u8 *reply, bool rx)
  * Asks about all queues at once. Counters of a device that does not answer are 0, which they can't
  * be for long if it does.
  */
-static void put_queues(struct flownic_ctl *ctl, u64 *data)
+static u64 *put_queues(struct flownic_ctl *ctl, u64 *data)
 {
+	u64 *end = data + ctl->fn->num_pairs * PAIR_COUNTERS;
 	const u32 reply = sizeof(struct flownic_stats_rx_basic);
 	unsigned int i, queues = 2 * ctl->fn->num_pairs;
 	struct flownic_stats_get *get;
@@ -118,7 +141,7 @@ static void put_queues(struct flownic_ctl *ctl, u64 *data)
 	call = flownic_control_call(ctl, FLOWNIC_CTRL_STATS, FLOWNIC_STATS_GET,
 				    queues * sizeof(*get), queues * reply);
 	if (!call)
-		return;
+		return end;
 	get = call->data;
 	for (i = 0; i < queues; i++) {
 		u64 type = i % 2 ? FLOWNIC_STATS_TX_BASIC : FLOWNIC_STATS_RX_BASIC;
@@ -130,6 +153,29 @@ static void put_queues(struct flownic_ctl *ctl, u64 *data)
 		for (i = 0; i < queues; i++)
 			data = put_reply(data, (u8 *)call->result + i * reply, i % 2 == 0);
 	flownic_call_put(call);
+	return end;
+}
+
+/* As put_queues(). */
+static void put_signals(struct flownic_ctl *ctl, u64 *data)
+{
+	unsigned int i, queues = 2 * ctl->fn->num_pairs;
+	struct flownic_signals_get get = { .count = cpu_to_le16(queues) };
+	unsigned int counters = queues * ARRAY_SIZE(signal_names);
+	struct flownic_call *call;
+
+	static_assert(sizeof(struct flownic_signals) == ARRAY_SIZE(signal_names) * sizeof(__le64));
+
+	memset(data, 0, counters * sizeof(*data));
+	call = flownic_control_call(ctl, FLOWNIC_CTRL_FLOWNIC, FLOWNIC_SIGNALS_GET, sizeof(get),
+				    counters * sizeof(__le64));
+	if (!call)
+		return;
+	memcpy(call->data, &get, sizeof(get));
+	if (!flownic_call_run(call) && call->result_len >= counters * sizeof(__le64))
+		for (i = 0; i < counters; i++)
+			data[i] = get_unaligned_le64((u8 *)call->result + i * sizeof(__le64));
+	flownic_call_put(call);
 }
 
 void flownic_ctl_stats(struct flownic_net *fn, u64 *data)
@@ -140,5 +186,7 @@ void flownic_ctl_stats(struct flownic_net *fn, u64 *data)
 		return;
 	data = put_own(ctl, data);
 	if (device_counts(ctl))
-		put_queues(ctl, data);
+		data = put_queues(ctl, data);
+	if (device_counts_signals(ctl))
+		put_signals(ctl, data);
 }

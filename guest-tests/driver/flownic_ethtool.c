@@ -65,7 +65,8 @@ static u32 flownic_get_rx_ring_count(struct net_device *dev)
 #endif
 
 const struct ethtool_ops flownic_ethtool_ops = {
-	.supported_coalesce_params = ETHTOOL_COALESCE_USECS | ETHTOOL_COALESCE_MAX_FRAMES,
+	.supported_coalesce_params = ETHTOOL_COALESCE_USECS | ETHTOOL_COALESCE_MAX_FRAMES |
+				     ETHTOOL_COALESCE_USE_ADAPTIVE_RX,
 	.get_drvinfo = flownic_get_drvinfo,
 	.get_link = ethtool_op_get_link,
 	.get_link_ksettings = flownic_get_link_ksettings,
@@ -79,6 +80,9 @@ const struct ethtool_ops flownic_ethtool_ops = {
 	.get_sset_count = flownic_get_sset_count,
 	.get_strings = flownic_get_strings,
 	.get_ethtool_stats = flownic_get_ethtool_stats,
+
+	.get_priv_flags = flownic_get_priv_flags,
+	.set_priv_flags = flownic_set_priv_flags,
 
 	.get_coalesce = flownic_get_coalesce,
 	.set_coalesce = flownic_set_coalesce,

@@ -115,6 +115,12 @@ struct flownic_rx {
 	bool xdp_redirected;		/* by this poll */
 	unsigned long interrupts;	/* one writer: the interrupt */
 	struct flownic_rx_stats stats;
+#if FLOWNIC_HAS_DIM
+	/* flownic_dim.c */
+	struct dim dim;
+	struct flownic_ctl *dim_ctl;
+	bool dim_on;
+#endif
 };
 
 /* A transmit queue. */
@@ -365,6 +371,12 @@ void flownic_ctl_down(struct flownic_net *fn);
 int flownic_ctl_stats_count(struct flownic_net *fn);
 void flownic_ctl_stats_strings(struct flownic_net *fn, u8 **data);
 void flownic_ctl_stats(struct flownic_net *fn, u64 *data);
+
+/* A poll has emptied a receive queue, in NAPI: for DIM. */
+void flownic_dim_sample(struct flownic_pair *pair);
+/* Private flags; there may be none. */
+int flownic_flags_count(const struct flownic_net *fn);
+void flownic_flags_strings(const struct flownic_net *fn, u8 *data);
 
 #ifdef CONFIG_RFS_ACCEL
 /* ndo_rx_flow_steer(): softirq, only stages. */

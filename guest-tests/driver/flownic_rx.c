@@ -259,6 +259,7 @@ int flownic_poll(struct napi_struct *napi, int budget)
 	if (done == budget)
 		return budget;
 
+	flownic_dim_sample(pair);
 	used = virtqueue_enable_cb_prepare(vq);
 	if (!napi_complete_done(napi, done)) {
 		/* Busy polling goes on, or somebody wants another round. */

@@ -58,6 +58,8 @@ int flownic_get_sset_count(struct net_device *dev, int sset)
 {
 	struct flownic_net *fn = netdev_priv(dev);
 
+	if (sset == ETH_SS_PRIV_FLAGS)
+		return flownic_flags_count(fn);
 	if (sset != ETH_SS_STATS)
 		return -EOPNOTSUPP;
 	return fn->num_pairs * (FLOWNIC_RX_COUNT + FLOWNIC_TX_COUNT) + flownic_ctl_stats_count(fn);
@@ -78,6 +80,8 @@ void flownic_get_strings(struct net_device *dev, u32 sset, u8 *data)
 	struct flownic_net *fn = netdev_priv(dev);
 	unsigned int i;
 
+	if (sset == ETH_SS_PRIV_FLAGS)
+		flownic_flags_strings(fn, data);
 	if (sset != ETH_SS_STATS)
 		return;
 	for (i = 0; i < fn->num_pairs; i++)

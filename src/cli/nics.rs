@@ -20,7 +20,7 @@ pub(super) struct NicFlags {
     /// in-band=off|user|kernel|all (commands of the guest); profile=NAME (see --profile); filter-delay=5ms,
     /// filter-inflight=N|any, filter-replace=atomic|delete-add|none and filter-key=any|5-tuple|4-tuple|ipv4 (how rules
     /// of the guest are taken); learn=on|off;
-    /// coalesce=nic|strict (how moderation values of 0 are read)
+    /// coalesce=nic|strict (how moderation values of 0 are read); latency=on (keeps histograms, see `ctl stats`)
     #[arg(long, value_name = "NAME,KEY=VALUE,...")]
     nic: Vec<NicSettings>,
     #[command(flatten)]

@@ -8,6 +8,7 @@ use super::control::{DONE, Outcome};
 use crate::dataplane::notify::{CoalesceRule, Limits};
 use crate::nic::Nic;
 use crate::virtio::ctrl::{Coalesce, QueueCoalesce, coalesce};
+use crate::virtio::vendor::Adaptive;
 use crate::virtio::wire::{Reader, Writer};
 
 /// Values for each direction.
@@ -165,6 +166,27 @@ impl Moderation {
         nic.enforce_moderation(self);
         DONE
     }
+
+    /// The guest lets one receive queue, or all, find their own time, or go back to the values that were set last.
+    pub(super) fn set_adaptive(&mut self, nic: &Nic, data: &[u8]) -> Outcome {
+        let Adaptive { vq_index, on } = Adaptive::from_bytes(data)?;
+        if vq_index == Adaptive::ALL {
+            self.adaptive.common = on;
+            self.adaptive.queues.fill(on);
+        } else {
+            self.adaptive.queues[receives(nic, vq_index)?] = on;
+        }
+        nic.enforce_moderation(self);
+        DONE
+    }
+
+    /// Whether a receive queue finds its own time, and which it has come to.
+    pub(super) fn get_adaptive(&self, nic: &Nic, data: &[u8]) -> Outcome {
+        let pair = receives(nic, u16::from_le_bytes(*data.first_chunk()?))?;
+        let on = self.adaptive.queues[pair];
+        let usecs = if on { nic.limits.get(2 * pair).usecs } else { 0 };
+        Some(Writer::new().u8(on.into()).zeros(3).le32(usecs).finish())
+    }
 }
 
 /// The place of a virtqueue that runs.
@@ -173,4 +195,10 @@ fn enabled(nic: &Nic, vq_index: u16) -> Option<usize> {
     let runs =
         if i.is_multiple_of(2) { nic.rx.get(i / 2)?.is_running() } else { nic.tx.get(i / 2)?.is_running() };
     runs.then_some(i)
+}
+
+/// The pair of a receive virtqueue that runs.
+fn receives(nic: &Nic, vq_index: u16) -> Option<usize> {
+    let vq_index = enabled(nic, vq_index)?;
+    vq_index.is_multiple_of(2).then_some(vq_index / 2)
 }

@@ -5,7 +5,7 @@ use super::control::Outcome;
 use crate::nic::Nic;
 use crate::stats::{RxCounters, TxCounters};
 use crate::virtio::statistics::{GET, QUERY, StatsReply, StatsRequest, StatsType};
-use crate::virtio::wire::Writer;
+use crate::virtio::wire::{Reader, Writer};
 
 pub(super) fn execute(nic: &Nic, guest: &GuestState, command: u8, data: &[u8]) -> Outcome {
     match command {
@@ -43,6 +43,28 @@ fn get(nic: &Nic, guest: &GuestState, request: StatsRequest, w: &mut Writer) -> 
         StatsReply { kind: kind.code(), vq_index, values }.write(w);
     }
     Some(())
+}
+
+/// What became of the signals of some virtqueues, one after the other; none of it if one of them is not there.
+pub(super) fn signals(nic: &Nic, data: &[u8]) -> Outcome {
+    let mut r = Reader::new(data);
+    let (first, count) = (usize::from(r.le16()), usize::from(r.le16()));
+    if r.is_short() || first + count > 2 * nic.rx_counters.len() {
+        return None;
+    }
+    let mut w = Writer::new();
+    for vq in first..first + count {
+        let (rx, tx) = (&nic.rx_counters[vq / 2], &nic.tx_counters[vq / 2]);
+        let counters = if vq.is_multiple_of(2) {
+            [&rx.signals_suppressed, &rx.signals_held, &rx.signals_by_time, &rx.signals_by_count]
+        } else {
+            [&tx.signals_suppressed, &tx.signals_held, &tx.signals_by_time, &tx.signals_by_count]
+        };
+        for counter in counters {
+            w.bytes(&counter.get().to_le_bytes());
+        }
+    }
+    Some(w.finish())
 }
 
 /// Notifications are none: the device does not wait for those of receive queues.

@@ -3,10 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use super::control::{DONE, Outcome};
-use super::{GuestState, forget, listing};
+use super::{GuestState, forget, listing, statistics};
 use crate::nic::Nic;
 use crate::steer::{CONTEXTS_MAX, KEY_MAX, TABLE_MAX, hash_type};
-use crate::virtio::vendor::{HASH_SET, IDENTIFY, Identity, RESET, RSS_GET, RULE_HITS, RULE_LIST, capability};
+use crate::virtio::vendor::{
+    ADAPTIVE_GET, ADAPTIVE_SET, HASH_SET, IDENTIFY, Identity, RESET, RSS_GET, RULE_HITS, RULE_LIST,
+    SIGNALS_GET, capability,
+};
 use crate::virtio::{
     F_CTRL_MAC_ADDR, F_CTRL_RX, F_CTRL_RX_EXTRA, F_CTRL_VLAN, F_CTRL_VQ, F_DEVICE_STATS, F_HASH_REPORT,
     F_NOTF_COAL, F_RSS, F_VQ_NOTF_COAL,
@@ -48,6 +51,9 @@ pub(super) fn execute(nic: &Nic, guest: &mut GuestState, command: u8, data: &[u8
         }
         RULE_LIST => listing::rules(&guest.admin.objects, data),
         RSS_GET => listing::rss(nic),
+        ADAPTIVE_SET => guest.moderation.set_adaptive(nic, data),
+        SIGNALS_GET => statistics::signals(nic, data),
+        ADAPTIVE_GET => guest.moderation.get_adaptive(nic, data),
         _ => None,
     }
 }
@@ -64,7 +70,9 @@ fn identity(nic: &Nic) -> Identity {
             | capability::RSS_CONTEXTS
             | capability::ACTION_RSS_CONTEXT
             | capability::MODIFY_RULES
-            | capability::HASH_FIELDS,
+            | capability::HASH_FIELDS
+            | capability::ADAPTIVE
+            | capability::SIGNALS,
         features: FEATURES,
         profile: nic.profile.load(Ordering::Relaxed),
         version: env!("CARGO_PKG_VERSION").into(),

@@ -143,6 +143,8 @@ pub struct NicConfig {
     pub in_band: InBand,
     /// How moderation values of 0 are read.
     pub coalesce: CoalesceRule,
+    /// Whether it keeps how long frames and signals take.
+    pub latency: bool,
     /// Which card its filter table is like.
     pub profile: Option<&'static Profile>,
 }

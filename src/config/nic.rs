@@ -30,7 +30,7 @@ const SOCKET_PATH_MAX: usize = 107;
 
 const KEYS: &str = "socket, mode, fd, queues, port, features, mtu, capture, filters, learn-entries, learn-idle, \
                     rss-table, rss-key, in-band, coalesce, profile, filter-delay, filter-inflight, filter-replace, \
-                    filter-key, learn";
+                    filter-key, learn, latency";
 const PORTS: &str = "tap:NAME, link:NIC, loopback, echo, null or gen[:flows=N;size=N;rate=N...]";
 
 /// What was said about one NIC.
@@ -55,6 +55,7 @@ pub struct NicSettings {
     rss_key: Option<RssKey>,
     in_band: Option<InBand>,
     coalesce: Option<CoalesceRule>,
+    latency: bool,
     filter: FilterSettings,
 }
 
@@ -93,6 +94,7 @@ impl NicSettings {
             "rss-key" => self.rss_key = Some(parse_key(value).map_err(|e| at.because(e))?),
             "in-band" => self.in_band = Some(at.choice(&InBand::NAMES)?),
             "coalesce" => self.coalesce = Some(at.choice(&CoalesceRule::NAMES)?),
+            "latency" => self.latency = at.choice(&[("off", false), ("on", true)])?,
             "profile" | "filter-delay" | "filter-inflight" | "filter-replace" | "filter-key" | "learn" => {
                 self.filter.set(key, value).map_err(|e| at.because(e))?;
             }
@@ -161,6 +163,7 @@ impl NicSettings {
             capture: self.capture.as_ref().or(capture).cloned(),
             in_band: self.in_band.unwrap_or(in_band),
             coalesce: self.coalesce.unwrap_or_default(),
+            latency: self.latency,
             profile: filter.profile,
         })
     }

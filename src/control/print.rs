@@ -1,10 +1,12 @@
 //! Replies for people: what `flownic ctl` and `flownic-guest` print.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::replies::*;
 use super::table::Table;
+use crate::latency::{Bucket, LatencyStats};
 use crate::stats::{Named, NicStats};
 
 fn on_off(on: bool) -> &'static str {
@@ -122,6 +124,9 @@ fn nic_stats(
     }
     text += &queue_table("rx", &queues(&n.rx, before.map(|b| &b.rx[..])), all, show);
     text += &queue_table("tx", &queues(&n.tx, before.map(|b| &b.tx[..])), all, show);
+    if before.is_none() && !n.latency.is_empty() {
+        text += &latency_table(&n.latency);
+    }
     text
 }
 
@@ -144,6 +149,23 @@ fn queue_table(
         let sum = |c: usize| queues.iter().fold(0u64, |sum, q| sum.wrapping_add(q[c].1));
         let cells = columns.iter().map(|c| show(&first[*c].0, sum(*c)));
         table.row(["all".to_string()].into_iter().chain(cells));
+    }
+    table.render(2)
+}
+
+/// How long frames and signals of receive queues took: a row for each power of two.
+fn latency_table(queues: &[LatencyStats]) -> String {
+    let mut table = Table::new(["rx", "below", "frames published", "signals sent"]);
+    for (i, queue) in queues.iter().enumerate() {
+        let count = |of: &[Bucket], below| of.iter().find(|b| b.below_ns == below).map_or(0, |b| b.count);
+        let all = queue.published.iter().chain(&queue.signalled).map(|b| b.below_ns);
+        let rows: BTreeSet<u64> = all.map(|below| below.unwrap_or(u64::MAX)).collect();
+        for row in rows {
+            let below = (row != u64::MAX).then_some(row);
+            let words = below.map_or("more".into(), |n| format!("{} us", n as f64 / 1000.0));
+            let counts = [count(&queue.published, below), count(&queue.signalled, below)];
+            table.row([i.to_string(), words].into_iter().chain(counts.map(|n| n.to_string())));
+        }
     }
     table.render(2)
 }

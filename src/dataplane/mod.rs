@@ -40,6 +40,8 @@ pub struct Context {
     pub now: Tick,
     /// Fine time, for signals that are held.
     clock: Clock,
+    /// When the turn began in which frames were found, for NICs that keep how long they take.
+    turn: notify::Nanos,
     /// When to come back to signals that this worker holds.
     timers: Timers,
     /// How long signals of transmit queues without moderation are held, as [`notify::Limits::to_word`] has it.
@@ -63,6 +65,7 @@ impl Context {
             worker,
             now: Tick::default(),
             clock: Clock::Since(Instant::now()),
+            turn: 0,
             timers: Timers::default(),
             tx_grace: 0,
             verdicts: VerdictCache::default(),

@@ -5,8 +5,9 @@
 
 use super::Context;
 use super::adaptive::Adaptive;
-use super::notify::{Cause, CoalesceRule, Decision, Limits, Moment, Pending};
+use super::notify::{Cause, CoalesceRule, Decision, Limits, Moment, Nanos, Pending};
 use super::timers::Timer;
+use crate::latency::QueueLatency;
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
 use crate::stats::{Counter, RxCounters, TxCounters};
 use crate::vhost::ring::SplitRing;
@@ -16,6 +17,8 @@ use crate::vhost::ring::SplitRing;
 pub struct SignalState {
     pending: Pending,
     adaptive: Adaptive,
+    /// If that is kept: when the first packet was found of those that the guest was not told about.
+    first_found: Option<Nanos>,
 }
 
 /// A queue's counters of signals.
@@ -62,6 +65,8 @@ struct Queue<'a> {
     call: &'a Option<Notifier>,
     state: &'a mut SignalState,
     counts: Counts<'a>,
+    /// If it is kept how long packets take.
+    latency: Option<&'a QueueLatency>,
 }
 
 impl RxQueue {
@@ -86,6 +91,7 @@ impl RxQueue {
             call: &self.call,
             state: &mut self.signals,
             counts: (&nic.rx_counters[i]).into(),
+            latency: nic.latency.as_ref().map(|l| &l[i]),
         }
     }
 }
@@ -112,6 +118,7 @@ impl TxQueue {
             call: &self.call,
             state: &mut self.signals,
             counts: (&nic.tx_counters[i]).into(),
+            latency: None,
         }
     }
 }
@@ -119,14 +126,30 @@ impl TxQueue {
 impl Queue<'_> {
     #[inline(always)]
     fn published(self, word: u64, packets: u64, bytes: u64, cx: &mut Context) {
+        if let Some(latency) = self.latency
+            && packets != 0
+        {
+            latency.published.add(cx.clock.now().saturating_sub(cx.turn), packets);
+            self.state.first_found.get_or_insert(cx.turn);
+        }
         if word != 0 {
             return self.moderated(Limits::from_word(word), packets, bytes, cx);
         }
         self.state.pending.settle();
         if self.ring.wants_signal() {
+            self.time_signal(cx);
             self.send();
         } else {
             self.counts.suppressed.add(1);
+        }
+        self.state.first_found = None;
+    }
+
+    /// A signal is about to be sent.
+    #[inline(always)]
+    fn time_signal(&self, cx: &Context) {
+        if let (Some(latency), Some(found)) = (self.latency, self.state.first_found) {
+            latency.signalled.add(cx.clock.now().saturating_sub(found), 1);
         }
     }
 
@@ -170,10 +193,13 @@ impl Queue<'_> {
             Decision::Quiet => {
                 self.ring.forgo_signal();
                 self.counts.suppressed.add(1);
+                self.state.first_found = None;
             }
             Decision::Fire(cause) => {
                 self.ring.forgo_signal();
+                self.time_signal(cx);
                 self.send();
+                self.state.first_found = None;
                 self.state.adaptive.signalled();
                 match cause {
                     Cause::Burst => {}

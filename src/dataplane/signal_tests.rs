@@ -9,6 +9,7 @@ use super::tx::transmit;
 use super::worker::{Source, Worker};
 use super::{Context, signal};
 use crate::config::PollMode;
+use crate::latency::Bucket;
 use crate::port::{PortQueue, Reflector};
 use crate::vhost::ring::BatchStore;
 
@@ -59,6 +60,41 @@ fn a_signal_is_held_and_the_packet_is_not() {
     assert_eq!((bed.rx[0].call.count(), counts(&bed)), (1, [1, 0, 2, 1, 0]));
     run_out(&mut bed, 1000);
     assert_eq!((bed.rx[0].call.count(), bed.cx.timers.is_empty()), (0, true));
+}
+
+#[test]
+fn how_long_frames_and_signals_take_is_kept_if_it_is_asked_for() {
+    let mut bed = bed(limits(0, 20));
+    bed.receive_plain(&frame(0));
+    run_out(&mut bed, 20);
+    assert_eq!(bed.nic.stats().latency, [], "nobody asked");
+    bed.keep_latency();
+    // Found at 100 us, published at 103, and another one before the signal at 123.
+    for (found, published) in [(100, 103), (110, 111)] {
+        at(&mut bed.cx, published);
+        bed.cx.turn = found * 1000;
+        bed.receive_plain(&frame(0));
+    }
+    run_out(&mut bed, 123);
+    assert_eq!(bed.rx[0].call.count(), 2);
+    let kept = |bed: &Bed| {
+        let [queue] = &bed.nic.stats().latency[..] else { panic!("one queue") };
+        let pairs = |of: &[Bucket]| of.iter().map(|b| (b.below_ns, b.count)).collect::<Vec<_>>();
+        (pairs(&queue.published), pairs(&queue.signalled))
+    };
+    let published = vec![(Some(1024), 1), (Some(4096), 1)];
+    assert_eq!(kept(&bed), (published, vec![(Some(32_768), 1)]), "1 and 3 us; 23 us from the first one");
+    bed.nic.reset_stats();
+    assert_eq!(kept(&bed), (vec![], vec![]));
+    // Each signal stands for what has come since the one before.
+    bed.nic.limits.set_all(|_| Limits::OFF);
+    for (found, published) in [(200, 202), (300, 304)] {
+        at(&mut bed.cx, published);
+        bed.cx.turn = found * 1000;
+        bed.receive_plain(&frame(0));
+    }
+    let both = vec![(Some(2048), 1), (Some(4096), 1)];
+    assert_eq!(kept(&bed), (both.clone(), both));
 }
 
 #[test]

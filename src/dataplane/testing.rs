@@ -12,6 +12,7 @@ use super::notify::CoalesceRule;
 use super::worker::WorkerHandle;
 use super::{Context, rx};
 use crate::config::{InBand, NicConfig, PortConfig};
+use crate::latency::QueueLatency;
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
 use crate::port::capture::Capture;
 use crate::port::template::Template;
@@ -82,6 +83,7 @@ pub(crate) fn config(pairs: u16) -> NicConfig {
         capture: None,
         in_band: InBand::All,
         coalesce: CoalesceRule::Nic,
+        latency: false,
         profile: None,
     }
 }
@@ -119,6 +121,12 @@ impl Bed {
     /// Moderation values of 0 are read strictly from now on. Nobody else may have the NIC yet.
     pub(crate) fn make_strict(&mut self) {
         Arc::get_mut(&mut self.nic).expect("the only owner").config.coalesce = CoalesceRule::Strict;
+    }
+
+    /// How long frames and signals take is kept from now on. Nobody else may have the NIC yet.
+    pub(crate) fn keep_latency(&mut self) {
+        let nic = Arc::get_mut(&mut self.nic).expect("the only owner");
+        nic.latency = Some(nic.rx.iter().map(|_| QueueLatency::default()).collect());
     }
 
     /// Posts receive buffers of 2048 bytes on all queues.

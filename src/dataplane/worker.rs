@@ -142,6 +142,8 @@ pub struct Worker {
     sources: Vec<Source>,
     /// The NICs of the process, by number less 1, as far as this worker may deliver to them.
     nics: Vec<Option<Arc<Nic>>>,
+    /// Some of them keep how long frames take.
+    keeps_latency: bool,
     poll: PollMode,
     store: BatchStore,
     cx: Context,
@@ -184,6 +186,7 @@ impl Worker {
             handle,
             sources,
             nics: Vec::new(),
+            keeps_latency: false,
             poll,
             store: BatchStore::default(),
             cx,
@@ -204,6 +207,7 @@ impl Worker {
             let i = usize::from(nic.id()) - 1;
             self.nics.resize(self.nics.len().max(i + 1), None);
             self.nics[i] = Some(Arc::clone(nic));
+            self.keeps_latency |= nic.latency.is_some();
         }
     }
 
@@ -252,6 +256,9 @@ impl Worker {
 
     /// Serves every source once; returns how many frames there were.
     pub fn step(&mut self) -> usize {
+        if self.keeps_latency {
+            self.cx.turn = self.cx.clock.now();
+        }
         let mut handled = 0;
         for s in &mut self.sources {
             if s.readable {

@@ -312,6 +312,7 @@ impl<F: Frames> Device<F> {
             rx: queues.clone().map(|q| of(2 * q, StatsType::RxBasic)).collect::<Result<_, GuestError>>()?,
             tx: queues.map(|q| of(2 * q + 1, StatsType::TxBasic)).collect::<Result<_, _>>()?,
             device: of(control, StatsType::Control)?,
+            latency: Vec::new(),
         })
     }
 }

@@ -15,6 +15,13 @@ pub const RULE_HITS: u8 = 3;
 pub const RULE_LIST: u8 = 4;
 /// Asks for receive-side scaling as it is: [`RssState`].
 pub const RSS_GET: u8 = 5;
+/// Lets the device find the time of receive queues' moderation itself, or not: [`Adaptive`].
+pub const ADAPTIVE_SET: u8 = 6;
+/// Asks whether it does for a queue: {le16 vq_index}, and {u8 on; u8 reserved[3]; le32 usecs} back, the time that it has come to.
+pub const ADAPTIVE_GET: u8 = 7;
+/// Asks what became of the signals of some virtqueues: {le16 vq_index; le16 count}, and for each of them {le64 suppressed; le64 held;
+/// le64 by_time; le64 by_count} back.
+pub const SIGNALS_GET: u8 = 8;
 
 /// Ids in an answer to [`RULE_LIST`].
 pub const RULE_LIST_MAX: usize = 256;
@@ -31,6 +38,36 @@ pub mod capability {
     pub const MODIFY_RULES: u32 = 1 << 3;
     /// Hash types may leave out fields, or be symmetric.
     pub const HASH_FIELDS: u32 = 1 << 4;
+    /// The device can find the time of moderation itself.
+    pub const ADAPTIVE: u32 = 1 << 5;
+    /// The device tells what became of signals.
+    pub const SIGNALS: u32 = 1 << 6;
+}
+
+/// What [`ADAPTIVE_SET`] sets: {le16 vq_index; u8 on; u8 reserved}.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adaptive {
+    /// Receive virtqueue, or [`Adaptive::ALL`].
+    pub vq_index: u16,
+    /// Whether the device finds the time.
+    pub on: bool,
+}
+
+impl Adaptive {
+    /// All receive queues.
+    pub const ALL: u16 = 0xffff;
+
+    /// None if it is too short, or `on` is neither 0 nor 1.
+    pub fn from_bytes(b: &[u8]) -> Option<Self> {
+        let &[low, high, on, _] = b.first_chunk()?;
+        (on <= 1).then_some(Adaptive { vq_index: u16::from_le_bytes([low, high]), on: on == 1 })
+    }
+
+    /// The bytes.
+    pub fn to_bytes(self) -> [u8; 4] {
+        let [low, high] = self.vq_index.to_le_bytes();
+        [low, high, self.on.into(), 0]
+    }
 }
 
 /// What `IDENTIFY` answers.

@@ -10,7 +10,7 @@ use crate::virtio::ctrl::{
     Coalesce, HashParams, MacTable, QueueCoalesce, RssContextParams, coalesce, mac, mq, rss_context, rx, vlan,
 };
 use crate::virtio::statistics::{self, StatsReply, StatsRequest, StatsType};
-use crate::virtio::vendor::{self, Identity, capability};
+use crate::virtio::vendor::{self, Adaptive, Identity, capability};
 
 const DONE: Option<Vec<u8>> = Some(Vec::new());
 
@@ -307,6 +307,82 @@ fn moderation_of_the_host_comes_back_when_the_guest_is_forgotten() {
     assert_eq!([0, 1, 4].map(|q| moderation(&d, q)), [Some((64, 20)), Some((0, 0)), Some((64, 20))]);
 }
 
+#[test]
+fn a_guest_lets_queues_find_their_own_time_until_it_sets_values_for_them() {
+    let d = Driver::new();
+    let set_adaptive = |vq_index: u16, on: bool| {
+        d.control(Class::Flownic, vendor::ADAPTIVE_SET, &Adaptive { vq_index, on }.to_bytes())
+    };
+    let adaptive = |vq_index: u16| {
+        let answer = d.control(Class::Flownic, vendor::ADAPTIVE_GET, &vq_index.to_le_bytes())?;
+        let limits = d.nic().limits.get(vq_index.into());
+        assert_eq!((answer.len(), &answer[1..4], answer[0] == 1), (8, &[0; 3][..], limits.adaptive));
+        Some(limits.adaptive)
+    };
+    let all = || [0, 2, 4].map(|vq| adaptive(vq).unwrap());
+    assert_eq!(all(), [false; 3]);
+    assert_eq!(set_adaptive(2, true), DONE);
+    assert_eq!(all(), [false, true, false]);
+    assert_eq!(set_queue(&d, 2, 3, 4), DONE);
+    assert_eq!((all(), moderation(&d, 2)), ([false; 3], Some((3, 4))));
+    assert_eq!(set_adaptive(Adaptive::ALL, true), DONE);
+    assert_eq!((all(), moderation(&d, 2)), ([true; 3], Some((3, 4))), "VQ_GET answers what was set");
+    assert_eq!(set_adaptive(4, false), DONE);
+    d.nic().restart_moderation(0);
+    assert_eq!(all(), [true, true, false]);
+    d.nic().restart_moderation(4);
+    assert_eq!(all(), [true; 3], "a queue that is set up anew does as all of them");
+    set(&d, coalesce::TX_SET, 1, 1);
+    assert_eq!(all(), [true; 3]);
+    set(&d, coalesce::RX_SET, 0, 7);
+    assert_eq!((all(), moderation(&d, 2)), ([false; 3], Some((0, 7))));
+    set_adaptive(Adaptive::ALL, true).unwrap();
+    d.nic().forget_guest();
+    assert_eq!(all(), [false; 3]);
+    // Of queues that do not run, that send, and that there are not.
+    d.nic().rx[1].change(Option::take);
+    for vq_index in [1, 2, 8, 0xfffe] {
+        assert_eq!((set_adaptive(vq_index, true), adaptive(vq_index)), (None, None), "{vq_index}");
+    }
+    for bad in [&[0, 0, 1][..], &[0, 0, 2, 0], &[0xff, 0xff, 0xff, 0]] {
+        assert_eq!(d.control(Class::Flownic, vendor::ADAPTIVE_SET, bad), None);
+    }
+    assert_eq!(d.control(Class::Flownic, vendor::ADAPTIVE_GET, &[0]), None);
+    assert_eq!([0, 4].map(|vq| adaptive(vq).unwrap()), [false; 2], "what is refused changes nothing");
+}
+
+#[test]
+fn what_became_of_signals_is_told_queue_by_queue() {
+    let d = Driver::new();
+    let (rx, tx) = (&d.nic().rx_counters[1], &d.nic().tx_counters[1]);
+    let counters = [
+        (1, &rx.signals_suppressed),
+        (2, &rx.signals_held),
+        (3, &rx.signals_by_time),
+        (4, &rx.signals_by_count),
+        (5, &tx.signals_suppressed),
+        (6, &tx.signals_held),
+        (7, &tx.signals_by_time),
+        (8, &tx.signals_by_count),
+    ];
+    counters.iter().for_each(|(n, counter)| counter.add(*n));
+    let ask = |first: u16, count: u16| {
+        let data = [first.to_le_bytes(), count.to_le_bytes()].concat();
+        let answer = d.control(Class::Flownic, vendor::SIGNALS_GET, &data)?;
+        Some(answer.chunks(8).map(|n| u64::from_le_bytes(n.try_into().unwrap())).collect::<Vec<_>>())
+    };
+    let all = 2 * d.nic().rx_counters.len() as u16;
+    assert_eq!(ask(2, 2), Some((1..=8).collect()));
+    assert_eq!(ask(3, 1), Some((5..=8).collect()));
+    assert_eq!(ask(0, all).unwrap().len(), 4 * usize::from(all));
+    assert_eq!(ask(0, all).unwrap()[8..12], [1, 2, 3, 4]);
+    assert_eq!((ask(all, 0), ask(0, 0)), (Some(vec![]), Some(vec![])));
+    for (first, count) in [(0, all + 1), (all, 1), (all - 1, 2), (0xffff, 0xffff), (0xffff, 1)] {
+        assert_eq!(ask(first, count), None);
+    }
+    assert_eq!(d.control(Class::Flownic, vendor::SIGNALS_GET, &[0, 0, 1]), None);
+}
+
 fn stats(d: &Driver, requests: &[(u16, u64)]) -> Option<Vec<StatsReply>> {
     let data: Vec<u8> =
         requests.iter().flat_map(|&(vq_index, types)| StatsRequest { vq_index, types }.to_bytes()).collect();
@@ -369,7 +445,7 @@ fn the_device_says_what_it_is() {
     let identity = Identity::from_bytes(&d.control(Class::Flownic, vendor::IDENTIFY, &[]).unwrap()).unwrap();
     assert_eq!((identity.abi, identity.queue_pairs, identity.max_rss_contexts), (1, 4, 32));
     assert_eq!((identity.rss_max_table, identity.rss_max_key, identity.hash_types), (4096, 52, 0x3f));
-    assert_eq!(identity.capabilities, 0x1f);
+    assert_eq!(identity.capabilities, 0x7f);
     assert_eq!(identity.capabilities & capability::MODIFY_RULES, 8);
     assert_eq!(identity.version, env!("CARGO_PKG_VERSION"));
     let bits: Vec<_> = (0..64).filter(|b| identity.features >> b & 1 == 1).collect();
