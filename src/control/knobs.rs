@@ -8,8 +8,8 @@ use crate::config::{Profile, parse_in_flight};
 use crate::nic::Nic;
 use crate::steer::{FilterFaults, Steering, parse_delay};
 
-/// Faults that can be injected.
-pub const FAULTS: [&str; 4] = ["table-full", "busy", "lost", "ctrl-hang"];
+/// Faults that can be injected. The last one happens once; the others last until they are taken away.
+pub const FAULTS: [&str; 5] = ["table-full", "busy", "lost", "ctrl-hang", "reset"];
 
 fn invalid(message: String) -> ControlError {
     ControlError::new(Code::Invalid, message)
@@ -57,7 +57,18 @@ pub(super) fn change(nic: &Nic, steering: &mut Steering, wanted: &KnobChange) ->
     Ok(())
 }
 
-/// Injects a fault or takes it away; all of them without a name.
+/// Resets the NIC under its guest. What must be forgotten is, when the connection has ended.
+fn reset(nic: &Nic, on: bool) -> Result<(), ControlError> {
+    if !on {
+        return Err(invalid("A reset can't be taken back".into()));
+    }
+    if !nic.reset.reset() {
+        return Err(invalid(format!("No front end is connected to {}", nic.name())));
+    }
+    Ok(())
+}
+
+/// Injects a fault or takes it away; all that last without a name.
 pub(super) fn inject(
     nic: &Nic,
     steering: &mut Steering,
@@ -72,6 +83,7 @@ pub(super) fn inject(
         Some("busy") => faults.busy = on,
         Some("lost") => faults.lost = on,
         Some("ctrl-hang") => hang = on,
+        Some("reset") => return reset(nic, on),
         Some(other) => {
             return Err(invalid(format!("'{other}' is no fault; there are {}", FAULTS.join(", "))));
         }

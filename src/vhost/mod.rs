@@ -121,9 +121,15 @@ fn connect(nic: &Arc<Nic>, peer: UnixStream, stop: &Stop) -> Result<(), NoFrontE
     nic.counters.connections.add(1);
     nic.connected.store(true, Ordering::Relaxed);
     let shutdown = daemon.shutdown_handle();
+    let reset = shutdown.clone();
+    nic.reset.connected(move || reset.as_ref().map_or((), ShutdownHandle::shutdown));
     let ended = stop.guard(move || shutdown.as_ref().map_or((), ShutdownHandle::shutdown), || daemon.wait());
     connection.close();
     nic.connected.store(false, Ordering::Relaxed);
+    if nic.reset.disconnected() {
+        nic.forget_guest();
+        info!("{}: reset", nic.name());
+    }
     match ended {
         Ok(())
         | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => {
