@@ -8,8 +8,10 @@ use crate::config::{Profile, parse_in_flight};
 use crate::nic::Nic;
 use crate::steer::{FilterFaults, Steering, parse_delay};
 
-/// Faults that can be injected. The last one happens once; the others last until they are taken away.
-pub const FAULTS: [&str; 5] = ["table-full", "busy", "lost", "ctrl-hang", "reset"];
+/// The fault that happens once; the others last until they are taken away.
+pub(super) const RESET: &str = "reset";
+/// Faults that can be injected.
+pub const FAULTS: [&str; 5] = ["table-full", "busy", "lost", "ctrl-hang", RESET];
 
 fn invalid(message: String) -> ControlError {
     ControlError::new(Code::Invalid, message)
@@ -57,8 +59,9 @@ pub(super) fn change(nic: &Nic, steering: &mut Steering, wanted: &KnobChange) ->
     Ok(())
 }
 
-/// Resets the NIC under its guest. What must be forgotten is, when the connection has ended.
-fn reset(nic: &Nic, on: bool) -> Result<(), ControlError> {
+/// Resets the NIC under its guest. What must be forgotten is, when the connection has ended. The caller must not hold the steering
+/// lock.
+pub(super) fn reset(nic: &Nic, on: bool) -> Result<(), ControlError> {
     if !on {
         return Err(invalid("A reset can't be taken back".into()));
     }
@@ -83,7 +86,6 @@ pub(super) fn inject(
         Some("busy") => faults.busy = on,
         Some("lost") => faults.lost = on,
         Some("ctrl-hang") => hang = on,
-        Some("reset") => return reset(nic, on),
         Some(other) => {
             return Err(invalid(format!("'{other}' is no fault; there are {}", FAULTS.join(", "))));
         }

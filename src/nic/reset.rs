@@ -12,7 +12,7 @@ pub struct ResetSwitch {
 }
 
 impl ResetSwitch {
-    /// A front end is connected; `end` ends that.
+    /// A front end is connected; `end` stops its rings and ends that.
     pub fn connected(&self, end: impl Fn() + Send + 'static) {
         *self.connection.lock().expect("nothing panics that is called with it") = Some(Box::new(end));
     }
@@ -23,7 +23,7 @@ impl ResetSwitch {
         self.wanted.swap(false, Ordering::Relaxed)
     }
 
-    /// Resets. False if there is no front end, and so nothing to end.
+    /// Resets. False if there is no front end, and so nothing to end. The caller must hold no lock of the NIC.
     pub fn reset(&self) -> bool {
         let connection = self.connection.lock().expect("nothing panics that is called with it");
         if let Some(end) = connection.as_ref() {
