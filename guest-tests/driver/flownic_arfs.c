@@ -389,6 +389,8 @@ void flownic_arfs_device_gone(struct flownic_ctl *ctl)
 		if (slot->state == FLOWNIC_SLOT_FREE)
 			continue;
 		slot->device = FLOWNIC_NOWHERE;
+		/* It may have refused because it had forgotten the rest already. */
+		slot->barred = false;
 		flownic_arfs_settle(arfs, slot);
 	}
 	spin_unlock_bh(&arfs->lock);
