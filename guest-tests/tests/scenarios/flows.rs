@@ -10,19 +10,19 @@ use super::{CLIENTS, FLOW_ENTRIES, GUEST, HOST, LIMIT, NOISE, Rfs, SERVERS, else
 
 /// Reports 1 and 2: the flows of a queue that share an entry of the stack's table.
 fn share_an_entry(rfs: &Rfs) {
-    const FLOWS: u32 = 12;
+    const FLOWS: u32 = 8;
     const ROUNDS: u32 = 100;
     // Not one: this kernel shifts by all of a hash's 32 bits then, and crashes.
     rfs.flow_entries(2);
     let server = rfs.serve(0, FLOWS, "3");
     rfs.wait_on(3, 0, 1);
     let inserted = rfs.counter("inserted");
-    // The first one stays where it is while the others come, and they are told from it.
-    let others = rfs.host().spawn(&Rfs::ask_command(1, FLOWS - 1, ROUNDS));
-    let seen = rfs.nic.received_during(|| _ = rfs.ask(0, 1, ROUNDS));
-    assert!(seen[3] >= u64::from(ROUNDS), "the first flow stays on its queue: {seen:?}");
-    let output = others.wait(LIMIT);
-    assert!(output.success(), "{output}");
+    // The first one keeps its filter while the others come, though the stack has no entry for each of them. It is alive for the stack:
+    // that takes a flow for ended after ten packets for each entry, twenty here, and every eighth is of this one.
+    let hits = rfs.hits(0);
+    rfs.ask(0, FLOWS, ROUNDS);
+    let hits = rfs.hits(0) - hits;
+    assert!(hits >= u64::from(ROUNDS), "{hits} of {ROUNDS} packets of the first flow found its filter");
     let inserted = rfs.counter("inserted") - inserted;
     println!(
         "{FLOWS} flows with two entries for all, {} packets: {inserted} filters inserted",
@@ -136,15 +136,18 @@ fn commands_under_way(rfs: &Rfs) {
     let server = rfs.serve(30, 4, "3");
     let name = rfs.nic.name();
     for (off, on) in [
-        (format!("ethtool -K {name} ntuple off"), format!("ethtool -K {name} ntuple on")),
-        (format!("ip link set {name} down"), format!("ip link set {name} up")),
+        (format!("exec ethtool -K {name} ntuple off"), format!("ethtool -K {name} ntuple on")),
+        (format!("exec ip link set {name} down"), format!("ip link set {name} up")),
     ] {
         rfs.flow_entries(FLOW_ENTRIES);
         rfs.inject("ctrl-hang", "on");
         rfs.ask(30, 4, 4);
-        let switch = rfs.guest.spawn(&off);
-        // It has begun when it waits for the device, with the lock that others want.
-        rfs.guest.run(&format!("timeout 0.5 ethtool -S {name}"));
+        let mut switch = rfs.guest.spawn(&off);
+        let status = format!("/proc/{}/status", switch.pid());
+        wait_for(&format!("`{off}` to wait for the device"), LIMIT, || {
+            let state = rfs.guest.run(&format!("grep State {status}")).text();
+            if state.contains("D (disk sleep)") { Ok(()) } else { Err(state) }
+        });
         rfs.inject("ctrl-hang", "off");
         let output = switch.wait(LIMIT);
         assert!(output.success(), "{off}: {output}");
