@@ -3,12 +3,16 @@
 //! A NIC has `queue_pairs` receive and transmit [`Slot`]s. The front end's session starts rings and puts them into
 //! the slots; workers use them; a stop takes them out again.
 
+mod reset;
+
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use log::{info, warn};
+
+pub use reset::ResetSwitch;
 
 use crate::command::moderation::Moderation;
 use crate::command::{self, FilterClock, GuestState};
@@ -176,6 +180,8 @@ pub struct Nic {
     pub link_up: AtomicBool,
     /// Whether the guest wants the RSS hash in the header of received frames.
     pub hash_in_header: AtomicBool,
+    /// Resets it under its guest.
+    pub reset: ResetSwitch,
     /// Whether the driver that starts is a new one.
     pub drivers: DriverWatch,
     /// What the guest has set up with commands, beside steering. Locked before steering, never after it.
@@ -225,6 +231,7 @@ impl Nic {
             connected: AtomicBool::new(false),
             link_up: AtomicBool::new(true),
             hash_in_header: AtomicBool::new(false),
+            reset: ResetSwitch::default(),
             drivers: DriverWatch::default(),
             guest: Mutex::new(GuestState::new(config.queue_pairs)),
             latency: config.latency.then(|| (0..pairs).map(|_| QueueLatency::default()).collect()),

@@ -4,10 +4,11 @@
 //! network namespace on the host (`flownic-agent namespace [TOOLS_ROOT]`, the stream is standard input).
 //! `flownic-agent send INTERFACE COUNT` sends a frame from standard input, for tests that make frames by hand;
 //! `flownic-agent queues INTERFACE` prints what each receive queue has received; `flownic-agent xdp PROGRAM FILE [frags]`
-//! pins a small XDP program.
+//! pins a small XDP program; `flownic-agent serve-flows`, `ask-flows`, `stream` and `follow` are the two ends of UDP flows.
 //! Everything ends when the machine or the namespace ends; there is no state on disk.
 
 mod drivers;
+mod flows;
 mod init;
 mod namespace;
 mod process;
@@ -20,6 +21,10 @@ mod xdp;
 
 use std::process::ExitCode;
 
+const USAGE: &str = "Usage: flownic-agent namespace [TOOLS_ROOT] | send INTERFACE COUNT | queues INTERFACE | \
+                     xdp PROGRAM FILE [frags] | serve-flows LOCAL PEER COUNT CPUS | ask-flows LOCAL PEER COUNT ROUNDS | \
+                     stream LOCAL PEER WINDOW | follow LOCAL PEER CPUS MOVES, or as the first process of a guest";
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     let words: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
@@ -30,8 +35,12 @@ fn main() -> ExitCode {
         ["queues", interface] => qstats::run(interface),
         ["xdp", program, path] => xdp::pin(program, path, false),
         ["xdp", program, path, "frags"] => xdp::pin(program, path, true),
+        ["serve-flows", local, peer, count, cpus] => flows::serve(local, peer, count, cpus),
+        ["ask-flows", local, peer, count, rounds] => flows::ask(local, peer, count, rounds),
+        ["stream", local, peer, window] => flows::stream(local, peer, window),
+        ["follow", local, peer, cpus, moves] => flows::follow(local, peer, cpus, moves),
         _ if std::process::id() == 1 => init::run(),
-        _ => Err("Usage: flownic-agent namespace [TOOLS_ROOT] | send INTERFACE COUNT | queues INTERFACE | xdp PROGRAM FILE [frags], or as the first process of a guest".into()),
+        _ => Err(USAGE.into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

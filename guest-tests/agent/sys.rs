@@ -95,6 +95,36 @@ pub(crate) fn poll_readable<const N: usize>(fds: [BorrowedFd; N], timeout: i32) 
     }
 }
 
+/// Has this thread run on the processor `cpu` only.
+pub(crate) fn run_on(cpu: usize) -> io::Result<()> {
+    // SAFETY: cpu_set_t is plain old data for which zero is valid.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= 8 * size_of_val(&set) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `cpu` is within the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: `set` outlives the call, and its size is passed along.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }).map(drop)
+}
+
+/// Number of the NAPI instance that brought a socket's last packet.
+pub(crate) fn incoming_napi_id(socket: &impl AsRawFd) -> io::Result<u32> {
+    let mut id = 0u32;
+    let mut length = size_of_val(&id) as libc::socklen_t;
+    // SAFETY: `id` and `length` outlive the call, and `length` is the size of `id`.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_INCOMING_NAPI_ID,
+            (&raw mut id).cast(),
+            &raw mut length,
+        )
+    })?;
+    Ok(id)
+}
+
 /// Has the process that `command` starts use `root` as its root directory.
 pub(crate) fn change_root(command: &mut Command, root: &str) -> io::Result<()> {
     let root = text(root)?;

@@ -83,19 +83,27 @@ static void settle_all(struct flownic_arfs *arfs)
 			flownic_arfs_settle(arfs, &arfs->slots[i]);
 }
 
-/* Is there a filter at the device that should be another one, or none? */
+/* Has the device a filter, or is it about to have one, at a place where none is wanted? */
+static bool is_stale(const struct flownic_arfs *arfs, const struct flownic_arfs_slot *slot)
+{
+	u16 target = flownic_arfs_target(arfs, slot);
+
+	if (slot->state == FLOWNIC_SLOT_FREE)
+		return false;
+	if (slot->state == FLOWNIC_SLOT_BUSY && slot->asked != FLOWNIC_NOWHERE &&
+	    slot->asked != target)
+		return true;
+	return slot->device != FLOWNIC_NOWHERE && slot->device != target;
+}
+
 static bool any_stale(struct flownic_arfs *arfs)
 {
 	bool stale = false;
 	u32 i;
 
 	spin_lock_bh(&arfs->lock);
-	for (i = 0; i < arfs->size && !stale; i++) {
-		const struct flownic_arfs_slot *slot = &arfs->slots[i];
-
-		stale = slot->state != FLOWNIC_SLOT_FREE && slot->device != FLOWNIC_NOWHERE &&
-			slot->device != flownic_arfs_target(arfs, slot);
-	}
+	for (i = 0; i < arfs->size && !stale; i++)
+		stale = is_stale(arfs, &arfs->slots[i]);
 	spin_unlock_bh(&arfs->lock);
 	return stale;
 }
@@ -389,6 +397,8 @@ void flownic_arfs_device_gone(struct flownic_ctl *ctl)
 		if (slot->state == FLOWNIC_SLOT_FREE)
 			continue;
 		slot->device = FLOWNIC_NOWHERE;
+		/* It may have refused because it had forgotten the rest already. */
+		slot->barred = false;
 		flownic_arfs_settle(arfs, slot);
 	}
 	spin_unlock_bh(&arfs->lock);
@@ -448,7 +458,8 @@ int flownic_arfs_probe(struct flownic_ctl *ctl)
 
 	size = min_t(u32, ctl->objects.limits.rules - ctl->flows.size, SLOTS_MAX);
 	arfs->slots = kvcalloc(size, sizeof(*arfs->slots), GFP_KERNEL);
-	arfs->wq = alloc_ordered_workqueue(FLOWNIC_NAME, 0);
+	/* Filters matter most where processors are busy, and there an ordinary worker has to wait. */
+	arfs->wq = alloc_ordered_workqueue(FLOWNIC_NAME, WQ_HIGHPRI);
 	if (!arfs->slots || !arfs->wq)
 		return -ENOMEM;
 	for (i = 0; i < size; i++)

@@ -29,6 +29,7 @@ enum flownic_slot_state {
  * @staged: when the stack last asked, in jiffies
  * @wanted: the queue that the stack wants
  * @device: the queue that the device's filter has, or FLOWNIC_NOWHERE
+ * @asked: if BUSY, the queue that it will have when the command is done, or FLOWNIC_NOWHERE
  * @state: enum flownic_slot_state
  * @dead: the stack needs it no more
  * @barred: the device does not take such a filter
@@ -41,6 +42,7 @@ struct flownic_arfs_slot {
 	unsigned long staged;
 	u16 wanted;
 	u16 device;
+	u16 asked;
 	u8 state;
 	bool dead;
 	bool barred;

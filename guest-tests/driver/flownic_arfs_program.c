@@ -11,7 +11,8 @@
  *	ENOSPC		it is full: no filters are created, and flows that are new are refused,
  *			until one has gone or some time has passed; others still move and go
  *	EINVAL		it does not take such a filter: never again for this flow
- *	otherwise	no answer, or nonsense: again, later
+ *	ETIMEDOUT	no answer: it may yet be done, so the slot counts as one with a filter; again, later
+ *	otherwise	nonsense: again, later
  */
 #include "flownic_arfs.h"
 
@@ -61,6 +62,8 @@ static unsigned int take_batch(struct flownic_ctl *ctl, struct step *steps, unsi
 		slot->state = FLOWNIC_SLOT_BUSY;
 		step->queue = flownic_arfs_target(arfs, slot);
 		step->opcode = choose_opcode(ctl, slot, step->queue);
+		slot->asked = step->opcode == FLOWNIC_ADMIN_OBJ_DESTROY ? FLOWNIC_NOWHERE :
+									  step->queue;
 		/* It may have changed its mind, and a full device need not be asked. */
 		if (step->queue == slot->device ||
 		    (step->opcode == FLOWNIC_ADMIN_OBJ_CREATE && arfs->device_full)) {
@@ -141,6 +144,14 @@ static unsigned long finish_step(struct flownic_arfs *arfs, const struct step *s
 			arfs->active++;
 		slot->device = FLOWNIC_NOWHERE - 1;
 		return RETRY_BUSY;
+	case -ETIMEDOUT:
+		/* It may be done later, or never. Until that is known there may be a filter, anywhere. */
+		arfs->stats.errors++;
+		if (step->opcode != FLOWNIC_ADMIN_OBJ_DESTROY) {
+			arfs->active += created;
+			slot->device = FLOWNIC_NOWHERE - 1;
+		}
+		return RETRY_FAILED;
 	case -EINVAL:
 	case -EOPNOTSUPP:
 		arfs->stats.errors++;

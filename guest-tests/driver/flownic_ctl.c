@@ -139,6 +139,11 @@ void flownic_ctl_quiesce(struct flownic_net *fn)
 		flownic_arfs_device_gone(fn->ctl);
 }
 
+bool flownic_ctl_lost(struct flownic_net *fn)
+{
+	return fn->ctl && fn->ctl->objects.available && !flownic_objects_present(fn->ctl);
+}
+
 void flownic_ctl_restore(struct flownic_net *fn)
 {
 	struct flownic_ctl *ctl = fn->ctl;

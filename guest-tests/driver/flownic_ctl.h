@@ -139,6 +139,7 @@ struct flownic_target {
 
 int flownic_objects_probe(struct flownic_ctl *ctl);
 int flownic_objects_restore(struct flownic_ctl *ctl);
+bool flownic_objects_present(struct flownic_ctl *ctl);
 void flownic_objects_free(struct flownic_ctl *ctl);
 struct flownic_classifier *flownic_classifier_get(struct flownic_ctl *ctl,
 						  const struct flownic_match *match);

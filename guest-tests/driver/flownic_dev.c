@@ -219,6 +219,21 @@ fail:
 	return err;
 }
 
+/*
+ * The link has come up. If meanwhile the device was reset by somebody else, it has forgotten all that
+ * it had been told, and is told again.
+ */
+void flownic_dev_check(struct flownic_net *fn)
+{
+	ASSERT_RTNL();
+	if (!flownic_ctl_lost(fn))
+		return;
+	netdev_info(fn->dev, "the device was reset; restarting it\n");
+	/* First, so that nobody tells it to change what it does not have. */
+	flownic_ctl_quiesce(fn);
+	flownic_dev_restart(fn);
+}
+
 void flownic_dev_reset_work(struct work_struct *work)
 {
 	struct flownic_net *fn = container_of(work, struct flownic_net, reset_work);

@@ -35,10 +35,15 @@ static void flownic_config_work(struct work_struct *work)
 			__netdev_notify_peers(fn->dev);
 		flownic_ctrl_announced(fn);
 	}
-	if (status & VIRTIO_NET_S_LINK_UP)
-		netif_carrier_on(fn->dev);
-	else
+	if (!(status & VIRTIO_NET_S_LINK_UP)) {
 		netif_carrier_off(fn->dev);
+	} else {
+		/* QEMU takes the link away while nobody serves the device. */
+		if (!netif_carrier_ok(fn->dev))
+			flownic_dev_check(fn);
+		if (fn->running)
+			netif_carrier_on(fn->dev);
+	}
 out:
 	rtnl_unlock();
 }

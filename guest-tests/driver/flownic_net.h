@@ -217,6 +217,7 @@ int flownic_dev_start(struct flownic_net *fn);
 void flownic_dev_stop(struct flownic_net *fn);
 /* Stops and starts with what is wanted now, interface included. After an error it is stopped. */
 int flownic_dev_restart(struct flownic_net *fn);
+void flownic_dev_check(struct flownic_net *fn);
 bool flownic_dev_stale(const struct flownic_net *fn);
 bool flownic_dev_has_large_rx(const struct flownic_net *fn);
 void flownic_dev_reset_work(struct work_struct *work);
@@ -353,6 +354,8 @@ int flownic_ctl_probe(struct flownic_net *fn);
 void flownic_ctl_remove(struct flownic_net *fn);
 /* After a restart: the device has forgotten everything, say it again. The interface is down. */
 void flownic_ctl_restore(struct flownic_net *fn);
+/* Has the device forgotten it without a restart? */
+bool flownic_ctl_lost(struct flownic_net *fn);
 /* Before the device stops: no new commands of one's own (aRFS) until flownic_ctl_restore(). */
 void flownic_ctl_quiesce(struct flownic_net *fn);
 /*

@@ -413,6 +413,29 @@ int flownic_objects_restore(struct flownic_ctl *ctl)
 }
 
 /**
+ * flownic_objects_present - does the device still have what it was given?
+ * @ctl: the device
+ *
+ * Groups are there as long as the device remembers anything.
+ *
+ * Return: false if it says that it has not; true also if it says nothing.
+ */
+bool flownic_objects_present(struct flownic_ctl *ctl)
+{
+	struct flownic_call *call;
+	int err;
+
+	call = flownic_admin_call(ctl, FLOWNIC_ADMIN_OBJ_QUERY, sizeof(struct flownic_obj_flags),
+				  sizeof(struct flownic_obj_flags) + sizeof(struct flownic_group));
+	if (!call)
+		return true;
+	put_object(call->data, FLOWNIC_OBJ_GROUP, FLOWNIC_GROUP_USER);
+	err = flownic_call_run(call);
+	flownic_call_put(call);
+	return err != -ENXIO && err != -EINVAL;
+}
+
+/**
  * flownic_objects_free - ends it, after all rules; the device is told to forget all at once
  * @ctl: the device
  */

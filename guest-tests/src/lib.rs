@@ -7,6 +7,7 @@
 //! * [`Machine`]: what a guest and a namespace have in common: run commands, move files, look at network cards.
 //! * [`Link`]: two interfaces that reach each other, and all kinds of traffic between them.
 //! * [`nic`] and [`traffic`]: interfaces and their counters per queue; netperf, ping and checksummed transfers.
+//! * [`Ethtool`]: what it sets, shows and refuses.
 //! * [`frame`]: frames made by hand, and the receive queue that RSS picks for them.
 //! * [`rig`] and [`stop`]: what the demo and the experiments have in common.
 //! * [`wire`]: a tap and a guest's card, and which queue every frame must arrive on.
@@ -17,6 +18,7 @@
 
 pub mod build;
 pub mod cpio;
+pub mod ethtool;
 pub mod flownic;
 pub mod frame;
 pub mod guest;
@@ -34,6 +36,7 @@ pub mod wait;
 pub mod wire;
 pub mod workdir;
 
+pub use ethtool::Ethtool;
 pub use flownic::Flownic;
 pub use guest::{Driver, Guest, Nic};
 pub use image::{Kernel, Qemu};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use guest_tests::frame::Packet;
 use guest_tests::nic::Interface;
 use guest_tests::wire::{LIMIT, QUEUES, Wire, arp, quiet_host, silence};
-use guest_tests::{Driver, Flownic, Guest, Kernel, Machine, Nic, Workdir, traffic, wait_for};
+use guest_tests::{Driver, Ethtool, Flownic, Guest, Kernel, Nic, Workdir, traffic, wait_for};
 
 const GUEST: &str = "192.0.2.2";
 const HOST: &str = "192.0.2.1";
@@ -27,62 +27,6 @@ fn with_driver(kernel: Kernel, settings: &str, body: impl FnOnce(&Flownic<'_>, &
     body(&flownic, &guest);
     let trouble = guest.run(&format!("dmesg | grep -E '{TROUBLE}' | grep -v 'soft lockup'"));
     assert_eq!(trouble.text(), "", "kernel messages");
-}
-
-/// ethtool in the guest.
-struct Ethtool<'m> {
-    machine: &'m Machine,
-    interface: String,
-}
-
-impl<'m> Ethtool<'m> {
-    fn new(nic: &Interface<'m>) -> Ethtool<'m> {
-        Ethtool { machine: nic.machine(), interface: nic.name().to_owned() }
-    }
-
-    /// What it prints, or what it says is wrong.
-    fn run(&self, option: &str, words: &str) -> Result<String, String> {
-        let output = self.machine.run(&format!("ethtool {option} {} {words}", self.interface));
-        if output.success() { Ok(output.text()) } else { Err(output.to_string()) }
-    }
-
-    #[track_caller]
-    fn ok(&self, option: &str, words: &str) -> String {
-        self.run(option, words).unwrap_or_else(|e| panic!("ethtool {option} {words}: {e}"))
-    }
-
-    #[track_caller]
-    fn refused(&self, option: &str, words: &str, reason: &str) {
-        let error = self.run(option, words).expect_err(words);
-        assert!(error.contains(reason), "{option} {words}: {error} does not say {reason}");
-    }
-
-    /// Adds a rule without a location, and gives the one that the driver chose.
-    #[track_caller]
-    fn rule(&self, words: &str) -> u32 {
-        let text = self.ok("-N", words);
-        let location = text.strip_prefix("Added rule with ID ").and_then(|id| id.trim().parse().ok());
-        location.unwrap_or_else(|| panic!("{words}: {text}"))
-    }
-
-    #[track_caller]
-    fn delete(&self, location: u32) {
-        self.ok("-N", &format!("delete {location}"));
-    }
-
-    /// How many rules there are.
-    #[track_caller]
-    fn rules(&self) -> usize {
-        self.ok("-n", "").matches("Filter: ").count()
-    }
-
-    #[track_caller]
-    fn counter(&self, name: &str) -> u64 {
-        let text = self.ok("-S", "");
-        let value =
-            text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": ")?.parse().ok());
-        value.unwrap_or_else(|| panic!("no counter {name} in {text}"))
-    }
 }
 
 /// What RSS does with packets that no rule is for is known then.

@@ -116,6 +116,9 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
             let nic = find(nic)?;
             knobs::change(nic, &mut steering(nic), &change)?;
         }
+        Request::Inject { nic, fault: Some(fault), on } if fault == knobs::RESET => {
+            knobs::reset(find(nic)?, on)?
+        }
         Request::Inject { nic, fault, on } => {
             let nic = find(nic)?;
             knobs::inject(nic, &mut steering(nic), fault.as_deref(), on)?;

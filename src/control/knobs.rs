@@ -8,8 +8,10 @@ use crate::config::{Profile, parse_in_flight};
 use crate::nic::Nic;
 use crate::steer::{FilterFaults, Steering, parse_delay};
 
+/// The fault that happens once; the others last until they are taken away.
+pub(super) const RESET: &str = "reset";
 /// Faults that can be injected.
-pub const FAULTS: [&str; 4] = ["table-full", "busy", "lost", "ctrl-hang"];
+pub const FAULTS: [&str; 5] = ["table-full", "busy", "lost", "ctrl-hang", RESET];
 
 fn invalid(message: String) -> ControlError {
     ControlError::new(Code::Invalid, message)
@@ -57,7 +59,19 @@ pub(super) fn change(nic: &Nic, steering: &mut Steering, wanted: &KnobChange) ->
     Ok(())
 }
 
-/// Injects a fault or takes it away; all of them without a name.
+/// Resets the NIC under its guest. What must be forgotten is, when the connection has ended. The caller must not hold the steering
+/// lock.
+pub(super) fn reset(nic: &Nic, on: bool) -> Result<(), ControlError> {
+    if !on {
+        return Err(invalid("A reset can't be taken back".into()));
+    }
+    if !nic.reset.reset() {
+        return Err(invalid(format!("No front end is connected to {}", nic.name())));
+    }
+    Ok(())
+}
+
+/// Injects a fault or takes it away; all that last without a name.
 pub(super) fn inject(
     nic: &Nic,
     steering: &mut Steering,

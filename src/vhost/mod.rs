@@ -22,7 +22,7 @@ use std::time::Duration;
 use log::{info, warn};
 use thiserror::Error;
 use vhost::vhost_user::Error as ProtocolError;
-use vhost_user_backend::{Error as DaemonError, ShutdownHandle, VhostUserDaemon};
+use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::nic::Nic;
@@ -120,10 +120,24 @@ fn connect(nic: &Arc<Nic>, peer: UnixStream, stop: &Stop) -> Result<(), NoFrontE
     info!("{}: front end connected", nic.name());
     nic.counters.connections.add(1);
     nic.connected.store(true, Ordering::Relaxed);
-    let shutdown = daemon.shutdown_handle();
-    let ended = stop.guard(move || shutdown.as_ref().map_or((), ShutdownHandle::shutdown), || daemon.wait());
+    let end = {
+        let (connection, shutdown) = (Arc::clone(&connection), daemon.shutdown_handle());
+        move || {
+            // The front end goes on with the rings as soon as it sees the end: nobody may write to them any more.
+            connection.stop_all();
+            if let Some(shutdown) = &shutdown {
+                shutdown.shutdown();
+            }
+        }
+    };
+    nic.reset.connected(end.clone());
+    let ended = stop.guard(end, || daemon.wait());
     connection.close();
     nic.connected.store(false, Ordering::Relaxed);
+    if nic.reset.disconnected() {
+        nic.forget_guest();
+        info!("{}: reset", nic.name());
+    }
     match ended {
         Ok(())
         | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => {

@@ -209,7 +209,7 @@ fn faults_come_and_go() {
         flownic.refused(json!({ "command": "inject", "nic": "n0", "fault": "fire", "on": true }));
     assert_eq!(
         (code.as_str(), message.as_str()),
-        ("EINVAL", "'fire' is no fault; there are table-full, busy, lost, ctrl-hang")
+        ("EINVAL", "'fire' is no fault; there are table-full, busy, lost, ctrl-hang, reset")
     );
 }
 
@@ -264,4 +264,34 @@ fn what_no_knob_can_be_is_refused_and_changes_nothing() {
     flownic.ctl(&["inject", "n0", "ctrl-hang"]);
     let text = String::from_utf8(flownic.ctl_output(&["show"]).stdout).unwrap();
     assert!(text.contains(line) && text.contains("  injected faults: ctrl-hang\n"), "{text}");
+}
+
+#[test]
+fn a_reset_ends_the_connection_and_what_the_guest_has_set_up() {
+    let flownic = card("filters=100");
+    let rules = || {
+        let list = flownic.ask(json!({ "command": "flows_list", "nic": "n0" }));
+        let count = |of: &str| list[of].as_array().unwrap().len();
+        (count("rules"), count("guest"))
+    };
+    let reset = |on| flownic.refused(json!({ "command": "inject", "nic": "n0", "fault": "reset", "on": on }));
+    assert_eq!(reset(true).1, "No front end is connected to n0");
+    let rule = json!({ "flow_type": "tcp4", "dst_port": 80, "action": 1 });
+    flownic.ask(json!({ "command": "flows_add", "nic": "n0", "rule": rule }));
+
+    let mut guest = flownic.guest("n0").queue_pairs(4).connect().unwrap();
+    add(&mut guest, &five(5000, 1)).unwrap();
+    assert_eq!(rules(), (1, 1));
+    assert_eq!(reset(false).1, "A reset can't be taken back");
+    inject(&flownic, json!("reset"), true);
+    let patience = flownic::testkit::soon();
+    while rules() != (1, 0) {
+        assert!(Instant::now() < patience, "{:?} rules are left", rules());
+    }
+    assert!(guest.stop().is_err(), "the connection is gone");
+    // The driver goes on where it was, as QEMU has it, and the device knows nothing of it.
+    guest.disconnect();
+    guest.connect().unwrap();
+    assert_eq!(knobs(&flownic)["faults"], json!([]));
+    assert_eq!(rules(), (1, 0));
 }

@@ -87,7 +87,8 @@ enum Command {
     /// Let something go wrong for the guest: [NIC] FAULT [on|off], or [NIC] none.
     ///
     /// Faults: table-full (rules are refused for want of room), busy (rules are refused with try again), lost (rules are
-    /// accepted and never come in force), ctrl-hang (commands are not answered until it is off).
+    /// accepted and never come in force), ctrl-hang (commands are not answered until it is off), reset (once: the guest's
+    /// front end loses its connection, and what the guest has set up is forgotten).
     Inject {
         #[arg(value_name = "[NIC] FAULT [on|off]", required = true)]
         words: Vec<String>,

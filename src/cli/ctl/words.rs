@@ -196,7 +196,10 @@ mod tests {
             Ok(Request::Inject { nic: n0, fault: Some("lost".into()), on: true })
         );
         for s in ["n0 fire", "n0", "busy maybe", ""] {
-            assert!(inject(words(s)).unwrap_err().ends_with("table-full, busy, lost, ctrl-hang"), "{s}");
+            assert!(
+                inject(words(s)).unwrap_err().ends_with("table-full, busy, lost, ctrl-hang, reset"),
+                "{s}"
+            );
         }
     }
 
