@@ -190,11 +190,13 @@ struct flownic_flow;
 /**
  * struct flownic_flows - rules by location
  * @table: @size of them, NULL where there is none
+ * @owed: for each, how many may delete it besides the one who does
  * @size: locations; they are rule ids of the device, too
  * @count: rules
  */
 struct flownic_flows {
 	struct flownic_flow **table;
+	u32 *owed;
 	u32 size;
 	u32 count;
 };
