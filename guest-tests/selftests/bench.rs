@@ -36,7 +36,7 @@ pub(crate) struct Test {
 /// What a run left behind.
 pub(crate) struct Run {
     pub(crate) cases: Vec<Case>,
-    /// All that it printed, and what the kernel said.
+    /// All that it printed, what the kernel said, and what flownic logged and counted.
     pub(crate) log: String,
     /// Warnings of the kernel.
     pub(crate) warnings: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) fn run(
     let host = Namespace::new("host");
     let nics =
         [format!("n0,queues={PAIRS},mtu={MTU},port=link:n1"), format!("n1,queues=4,mtu={MTU},port=link:n0")];
-    let _flownic = Flownic::start(&host, &workdir, &[&nics[0], &nics[1]], &[]);
+    let flownic = Flownic::start(&host, &workdir, &[&nics[0], &nics[1]], &[]);
     let tested = Nic::flownic(Flownic::socket(&workdir, "n0"), PAIRS).mtu(MTU).driver(driver);
     let remote = Nic::flownic(Flownic::socket(&workdir, "n1"), 4).mtu(MTU).driver(Driver::VirtioNet);
     // The remote end is to see packets as they were on the wire.
@@ -110,7 +110,12 @@ pub(crate) fn run(
     let bad = ["WARNING:", "BUG:", "Call Trace", "hung", "NETDEV WATCHDOG"];
     let warnings =
         kernel.lines().filter(|line| bad.iter().any(|word| line.contains(word))).map(str::to_owned).collect();
-    Some(Run { cases, log: format!("{text}\n\n{end}\n\n--- kernel\n{kernel}\n"), warnings })
+    let log = format!(
+        "{text}\n\n{end}\n\n--- kernel\n{kernel}\n\n--- flownic\n{}\n{:#}\n",
+        flownic.log(),
+        flownic.ctl(&["stats"]),
+    );
+    Some(Run { cases, log, warnings })
 }
 
 /// Gives both cards addresses, and puts the other one into a network namespace.
