@@ -149,7 +149,7 @@ struct flownic_call *flownic_rule_destroy_call(struct flownic_ctl *ctl, u32 id);
 
 /* RSS (flownic_rss.c, flownic_rxfh.c). */
 
-#define FLOWNIC_RSS_TABLE_MAX	128	/* four entries for each of up to 32 queues */
+#define FLOWNIC_RSS_TABLE_MAX	512	/* four entries for each of up to 128 queues */
 #define FLOWNIC_RSS_KEY		40
 #define FLOWNIC_RSS_CONTEXTS	64	/* ids 1 to 63; the device may have fewer */
 

@@ -26,11 +26,14 @@ pub mod worker;
 use std::time::Instant;
 
 use crate::offload::RxHash;
-use crate::steer::{Tick, VerdictCache};
+use crate::steer::{MAX_QUEUE_PAIRS, Tick, VerdictCache};
 use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces};
 use timers::{Clock, Timers};
 
 pub use signal::SignalState;
+
+/// Places for queues, a power of two so that no index has to be checked.
+const QUEUES: usize = (MAX_QUEUE_PAIRS as usize).next_power_of_two();
 
 /// What a worker carries through the data plane: its identity, the time, and scratch memory.
 pub struct Context {
@@ -47,8 +50,8 @@ pub struct Context {
     /// What was decided a moment ago.
     verdicts: VerdictCache,
     /// Frames by queue, chained: the first and last frame of each queue, and the next one of each frame.
-    first: [u8; 64],
-    last: [u8; 64],
+    first: [u8; QUEUES],
+    last: [u8; QUEUES],
     next: [u8; BATCH],
     /// The RSS hash of each frame, if the guest wants it.
     hashes: [Option<RxHash>; BATCH],
@@ -68,8 +71,8 @@ impl Context {
             timers: Timers::default(),
             tx_grace: 0,
             verdicts: VerdictCache::default(),
-            first: [0; 64],
-            last: [0; 64],
+            first: [0; QUEUES],
+            last: [0; QUEUES],
             next: [0; BATCH],
             hashes: [None; BATCH],
             frame: vec![0; MAX_FRAME].into(),
