@@ -268,7 +268,7 @@ impl Nic {
     /// Tells steering which receive queues run. Call after each change of a receive slot.
     pub fn update_targets(&self) {
         let mut steering = self.steering.write().expect("steering never panics");
-        let mask = self.rx.iter().enumerate().fold(0, |m, (i, q)| m | u64::from(q.is_running()) << i);
+        let mask = self.rx.iter().enumerate().fold(0, |m, (i, q)| m | u128::from(q.is_running()) << i);
         steering.set_enabled(mask);
         self.has_targets.store(mask != 0, Ordering::Relaxed);
     }

@@ -197,7 +197,10 @@ fn what_makes_no_sense_has_status_2_and_says_what_would() {
         ),
         (&["serve", "--features=-turbo", "--socket-path=/a"], "'turbo' is no feature"),
         (&["serve", "--queues", "2"], "go with --socket-path or --fd"),
-        (&["serve", "--socket-path=/a", "--queues", "32"], "queues=32 is not possible; queues takes 1 to 31"),
+        (
+            &["serve", "--socket-path=/a", "--queues", "128"],
+            "queues=128 is not possible; queues takes 1 to 127",
+        ),
         (&["serve", "--socket-path=/a", "--poll", "often"], "off, adaptive, adaptive=USECS"),
         (&["serve", "--config", "/nonexistent/f"], "/nonexistent/f: No such file"),
         (&["--socket-path=/a", "--fd=3"], "cannot be used with"),

@@ -19,7 +19,7 @@ use flownic::virtio::vendor;
 use libfuzzer_sys::fuzz_target;
 
 const RULES: u32 = 32;
-const ENABLED: u64 = 0b0111;
+const ENABLED: u128 = 0b0111;
 
 /// One NIC with four queue pairs, three of them enabled, and a rule of the host. Running inputs share it, one at a time.
 static NIC: LazyLock<Mutex<Nic>> = LazyLock::new(|| {

@@ -13,7 +13,7 @@ use flownic::steer::{
 };
 use libfuzzer_sys::fuzz_target;
 
-const ENABLED: u64 = 0b0110;
+const ENABLED: u128 = 0b0110;
 
 static NIC: LazyLock<(Steering, LearnTable)> = LazyLock::new(|| {
     let mut nic = Steering::new(&SteerConfig { queue_pairs: 4, ..SteerConfig::default() });

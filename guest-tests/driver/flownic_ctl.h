@@ -151,7 +151,7 @@ struct flownic_call *flownic_rule_destroy_call(struct flownic_ctl *ctl, u32 id);
 
 /* RSS (flownic_rss.c, flownic_rxfh.c). */
 
-#define FLOWNIC_RSS_TABLE_MAX	128	/* four entries for each of up to 32 queues */
+#define FLOWNIC_RSS_TABLE_MAX	512	/* four entries for each of up to 128 queues */
 #define FLOWNIC_RSS_KEY		40
 #define FLOWNIC_RSS_CONTEXTS	64	/* ids 1 to 63; the device may have fewer */
 
@@ -192,11 +192,13 @@ struct flownic_flow;
 /**
  * struct flownic_flows - rules by location
  * @table: @size of them, NULL where there is none
+ * @owed: for each, how many may delete it besides the one who does
  * @size: locations; they are rule ids of the device, too
  * @count: rules
  */
 struct flownic_flows {
 	struct flownic_flow **table;
+	u32 *owed;
 	u32 size;
 	u32 count;
 };

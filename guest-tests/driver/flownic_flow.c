@@ -19,6 +19,11 @@
  * table as it was. A rule whose action alone changes is changed in one step,
  * if the device can.
  *
+ * Who adds a rule without a location is told an id. An equal rule that is added
+ * later takes the first one's place and id, so that two who need not know of
+ * each other have the same id to delete. The first one to do so deletes the
+ * rule; the others are not told that it does not exist.
+ *
  * Rules outlive ifdown and restarts of the device, and end with `ntuple off`.
  */
 #include <linux/slab.h>
@@ -166,6 +171,7 @@ static int choose_location(struct flownic_ctl *ctl, const struct flownic_flow *f
 
 static int insert(struct flownic_ctl *ctl, struct ethtool_rxnfc *info)
 {
+	bool chosen = info->fs.location & RX_CLS_LOC_SPECIAL;
 	struct flownic_flows *flows = &ctl->flows;
 	u32 location = info->fs.location;
 	struct flownic_flow *flow, *old;
@@ -180,7 +186,7 @@ static int insert(struct flownic_ctl *ctl, struct ethtool_rxnfc *info)
 	flow->context = info->fs.flow_type & FLOW_RSS ? info->rss_context : 0;
 	err = flownic_match_spec(&flow->match, &flow->fs);
 	err = err ?: parse_target(ctl, flow);
-	if (!err && location & RX_CLS_LOC_SPECIAL)
+	if (!err && chosen)
 		err = choose_location(ctl, flow, &location);
 	else if (!err && location >= flows->size)
 		err = -EINVAL;
@@ -206,6 +212,8 @@ static int insert(struct flownic_ctl *ctl, struct ethtool_rxnfc *info)
 		free_flow(ctl, old);
 	else
 		flows->count++;
+	/* An id that is told again is to be deleted again. */
+	flows->owed[location] = old && chosen ? flows->owed[location] + 1 : 0;
 	info->fs.location = location;
 	return 0;
 
@@ -220,9 +228,15 @@ static int delete(struct flownic_ctl *ctl, u32 location)
 	struct flownic_flow *flow;
 	int err;
 
-	flow = location < flows->size ? flows->table[location] : NULL;
-	if (!flow)
+	if (location >= flows->size)
 		return -ENOENT;
+	flow = flows->table[location];
+	if (!flow) {
+		if (!flows->owed[location])
+			return -ENOENT;
+		flows->owed[location]--;
+		return 0;
+	}
 	err = destroy_rule(ctl, location, flow);
 	if (err)
 		return err;
@@ -326,6 +340,7 @@ void flownic_flow_flush(struct flownic_ctl *ctl)
 			netdev_warn(ctl->fn->dev, "The rule at location %u stays: error %d\n",
 				    location, err);
 	}
+	memset(ctl->flows.owed, 0, ctl->flows.size * sizeof(*ctl->flows.owed));
 }
 
 /**
@@ -417,7 +432,9 @@ int flownic_flow_probe(struct flownic_ctl *ctl)
 		return 0;
 	flows->size = clamp_t(u32, ctl->objects.limits.rules / 4, 1, USER_RULES_MAX);
 	flows->table = kvcalloc(flows->size, sizeof(*flows->table), GFP_KERNEL);
-	if (!flows->table) {
+	flows->owed = kvcalloc(flows->size, sizeof(*flows->owed), GFP_KERNEL);
+	if (!flows->table || !flows->owed) {
+		/* What there is of them is freed with @ctl. */
 		flows->size = 0;
 		return -ENOMEM;
 	}
@@ -453,6 +470,8 @@ void flownic_flow_free(struct flownic_ctl *ctl)
 	for (location = 0; location < ctl->flows.size; location++)
 		kfree(ctl->flows.table[location]);
 	kvfree(ctl->flows.table);
+	kvfree(ctl->flows.owed);
 	ctl->flows.table = NULL;
+	ctl->flows.owed = NULL;
 	ctl->flows.size = 0;
 }

@@ -208,15 +208,19 @@ static int check_size(struct flownic_ctl *ctl, u32 size)
 {
 #if FLOWNIC_DYNAMIC_RSS_TABLE
 	struct net_device *dev = ctl->fn->dev;
-	u32 i, table[FLOWNIC_RSS_TABLE_MAX];
+	bool possible;
+	u32 i, *table;
 
 	if (size == ctl->rss.size)
 		return 0;
+	table = kmalloc_array(ctl->rss.size, sizeof(*table), GFP_KERNEL);
+	if (!table)
+		return -ENOMEM;
 	for (i = 0; i < ctl->rss.size; i++)
 		table[i] = ctl->rss.table[i];
-	if (!ethtool_rxfh_indir_can_resize(dev, table, ctl->rss.size, size))
-		return -EINVAL;
-	return ethtool_rxfh_ctxs_can_resize(dev, size);
+	possible = ethtool_rxfh_indir_can_resize(dev, table, ctl->rss.size, size);
+	kfree(table);
+	return possible ? ethtool_rxfh_ctxs_can_resize(dev, size) : -EINVAL;
 #else
 	return 0;
 #endif

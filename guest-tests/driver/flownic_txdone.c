@@ -171,7 +171,7 @@ void flownic_tx_open(struct flownic_pair *pair)
 	struct flownic_tx *tx = &pair->tx;
 
 	__netif_tx_lock_bh(tx->txq);
-	tx->open = true;
+	WRITE_ONCE(tx->open, true);
 	netif_tx_wake_queue(tx->txq);
 	__netif_tx_unlock_bh(tx->txq);
 }
@@ -182,8 +182,10 @@ void flownic_tx_close(struct flownic_pair *pair)
 	struct flownic_tx *tx = &pair->tx;
 
 	__netif_tx_lock_bh(tx->txq);
-	tx->open = false;
+	WRITE_ONCE(tx->open, false);
 	netif_tx_stop_queue(tx->txq);
+	/* The watchdog shall not count from a packet of long ago. */
+	txq_trans_cond_update(tx->txq);
 	__netif_tx_unlock_bh(tx->txq);
 }
 

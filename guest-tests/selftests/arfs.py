@@ -115,8 +115,14 @@ def _pin(cpu):
     os.sched_setaffinity(0, {cpu})
 
 
-def _pin_restore():
-    defer(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+def _pin_elsewhere(cpus):
+    """Pin to a CPU that no queue has for itself, if there is one, and restore that after the test.
+
+       The stack asks for a filter when a flow's consumer has changed its CPU, and once only. A flow that begins on
+       the CPU which the test will move it to may have been there already, and then nothing is asked for."""
+    before = os.sched_getaffinity(0)
+    defer(os.sched_setaffinity, 0, before)
+    _pin(min(before - set(cpus.values()) or {cpus[min(cpus)]}))
 
 
 # Sends back what comes. No socat, which would start a process for each flow.
@@ -250,7 +256,7 @@ def follow(cfg, proto, ipver):
     """Test that a flow arrives on the queue of its consumer's CPU, and follows when that moves."""
     cpus = _setup(cfg)
     echo = Echo(cfg, proto, ipver)
-    _pin_restore()
+    _pin_elsewhere(cpus)
 
     sock = echo.flow()
     # Each queue once, then back to the first
@@ -265,7 +271,7 @@ def many_flows(cfg):
     """Test flows on all queues at the same time, also such that share a hash bucket."""
     cpus = _setup(cfg, flows=64)
     echo = Echo(cfg, "udp", "6" if cfg.addr_v["6"] else "4")
-    _pin_restore()
+    _pin_elsewhere(cpus)
 
     flows = [(echo.flow(), queue) for _ in range(8) for queue in cpus]
     deadline = time.monotonic() + STEER_DEADLINE * 2
@@ -292,7 +298,7 @@ def ntuple_off(cfg):
     """Test that steering ends when ntuple filters are switched off, and starts again."""
     cpus = _setup(cfg)
     echo = Echo(cfg, "tcp", cfg.addr_ipver)
-    _pin_restore()
+    _pin_elsewhere(cpus)
 
     sock, rss, queue = _flow_away_from(cfg, echo, cpus)
     _pin(cpus[queue])
@@ -312,7 +318,7 @@ def rule_first(cfg):
     """Test that a rule of the user goes before aRFS."""
     cpus = _setup(cfg)
     echo = Echo(cfg, "udp", cfg.addr_ipver)
-    _pin_restore()
+    _pin_elsewhere(cpus)
 
     sock, _, queue = _flow_away_from(cfg, echo, cpus)
     _pin(cpus[queue])
@@ -335,7 +341,7 @@ def expire(cfg):
     flows = 64
     cpus = _setup(cfg, flows=flows)
     echo = Echo(cfg, "udp", cfg.addr_ipver)
-    _pin_restore()
+    _pin_elsewhere(cpus)
 
     # Expiry is the driver's business: it asks now and then
     sock, rss, queue = _flow_away_from(cfg, echo, cpus)
@@ -375,7 +381,7 @@ def reconfig_queues(cfg):
     if count < 2:
         raise KsftSkipEx("Need at least 2 combined channels")
     echo = Echo(cfg, "tcp", cfg.addr_ipver)
-    _pin_restore()
+    _pin_elsewhere(cpus)
 
     sock = echo.flow()
     queue = max(cpus)
@@ -400,7 +406,7 @@ def down_up(cfg):
     """Test that flows are steered again after the interface was down."""
     cpus = _setup(cfg)
     echo = Echo(cfg, "tcp", cfg.addr_ipver)
-    _pin_restore()
+    _pin_elsewhere(cpus)
 
     sock, _, queue = _flow_away_from(cfg, echo, cpus)
     _pin(cpus[queue])

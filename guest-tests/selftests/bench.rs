@@ -10,15 +10,15 @@ use guest_tests::{Driver, Flownic, Guest, Kernel, Namespace, Nic, Workdir, image
 
 use crate::tap::{self, Case};
 
-/// Queue pairs that the tested card may have at most: tests with four RSS contexts want ten.
-const PAIRS: u32 = 12;
+/// Queue pairs that the tested card may have at most, where a test does not say: four RSS contexts want ten.
+pub(crate) const PAIRS: u32 = 12;
 /// Queue pairs that it starts with. Others want processors that have no queue.
 const ACTIVE: u32 = 4;
 const VCPUS: u32 = 6;
 /// The largest packet that tests set.
 const MTU: u32 = 9000;
 /// How long a test may take before it is told to end, on emulated processors that others use, too.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
+const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// How long it may take to end then.
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -29,6 +29,8 @@ pub(crate) struct Test {
     pub(crate) name: &'static str,
     /// Its folder among the selftests.
     pub(crate) folder: &'static str,
+    /// Queue pairs that the tested card may have at most.
+    pub(crate) pairs: u32,
     /// Its text, where it is not the kernel's.
     pub(crate) text: Option<&'static str>,
 }
@@ -36,7 +38,7 @@ pub(crate) struct Test {
 /// What a run left behind.
 pub(crate) struct Run {
     pub(crate) cases: Vec<Case>,
-    /// All that it printed, and what the kernel said.
+    /// All that it printed, what the kernel said, and what flownic logged and counted.
     pub(crate) log: String,
     /// Warnings of the kernel.
     pub(crate) warnings: Vec<String>,
@@ -53,10 +55,11 @@ pub(crate) fn run(
 ) -> Option<Run> {
     let workdir = Workdir::new();
     let host = Namespace::new("host");
+    let pairs = test.pairs;
     let nics =
-        [format!("n0,queues={PAIRS},mtu={MTU},port=link:n1"), format!("n1,queues=4,mtu={MTU},port=link:n0")];
-    let _flownic = Flownic::start(&host, &workdir, &[&nics[0], &nics[1]], &[]);
-    let tested = Nic::flownic(Flownic::socket(&workdir, "n0"), PAIRS).mtu(MTU).driver(driver);
+        [format!("n0,queues={pairs},mtu={MTU},port=link:n1"), format!("n1,queues=4,mtu={MTU},port=link:n0")];
+    let flownic = Flownic::start(&host, &workdir, &[&nics[0], &nics[1]], &[]);
+    let tested = Nic::flownic(Flownic::socket(&workdir, "n0"), pairs).mtu(MTU).driver(driver);
     let remote = Nic::flownic(Flownic::socket(&workdir, "n1"), 4).mtu(MTU).driver(Driver::VirtioNet);
     // The remote end is to see packets as they were on the wire.
     let offloads =
@@ -110,7 +113,12 @@ pub(crate) fn run(
     let bad = ["WARNING:", "BUG:", "Call Trace", "hung", "NETDEV WATCHDOG"];
     let warnings =
         kernel.lines().filter(|line| bad.iter().any(|word| line.contains(word))).map(str::to_owned).collect();
-    Some(Run { cases, log: format!("{text}\n\n{end}\n\n--- kernel\n{kernel}\n"), warnings })
+    let log = format!(
+        "{text}\n\n{end}\n\n--- kernel\n{kernel}\n\n--- flownic\n{}\n{:#}\n",
+        flownic.log(),
+        flownic.ctl(&["stats"]),
+    );
+    Some(Run { cases, log, warnings })
 }
 
 /// Gives both cards addresses, and puts the other one into a network namespace.

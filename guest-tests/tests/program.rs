@@ -64,6 +64,10 @@ fn rules_steer(kernel: Kernel) {
         wire.expect("UDP to port 5000, moved", &udp.build(), 2);
         ethtool.delete(location);
         wire.expect("UDP to port 5000, deleted", &udp.build(), 0);
+        assert_eq!(ethtool.rules(), 0);
+        // Who had added the first of the two may delete it as well, and nobody else.
+        ethtool.delete(location);
+        ethtool.refused("-N", &format!("delete {location}"), "No such file");
 
         let cases = [
             ("flow-type tcp4 src-ip 192.0.2.1 dst-ip 192.0.2.2 src-port 1000 dst-port 5000", &tcp, &udp),

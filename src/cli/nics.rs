@@ -14,7 +14,7 @@ pub(super) struct NicFlags {
     /// A NIC; may be repeated.
     ///
     /// Keys: socket=PATH; mode=server|client (client: the front end listens); fd=N (an inherited socket, instead of
-    /// socket=); queues=1..31 (default 1); port=tap:NAME|link:NIC|loopback|echo|null|gen:flows=16;size=60;rate=1000
+    /// socket=); queues=1..127 (default 1); port=tap:NAME|link:NIC|loopback|echo|null|gen:flows=16;size=60;rate=1000
     /// (default null; link leads to a NIC with port=tap, port=link or no port=, and shares its wire); features=-mrg_rxbuf-event_idx; mtu=N (default 1500); capture=FILE; filters=N (rules that fit);
     /// learn-entries=N and learn-idle=SECONDS (learned flows); rss-table=N; rss-key=HEX:HEX:...;
     /// in-band=off|user|kernel|all (commands of the guest); profile=NAME (see --profile); filter-delay=5ms,

@@ -155,7 +155,7 @@ mod tests {
                 "NIC n0: filter-delay=5 is not possible: '5' is no delay",
             ),
             ("[[nic]]\nsocket = '/a'", "a [[nic]] has no name"),
-            ("[[nic]]\nname = 'n0'\nqueues = 0", "NIC n0: queues=0 is not possible; queues takes 1 to 31"),
+            ("[[nic]]\nname = 'n0'\nqueues = 0", "NIC n0: queues=0 is not possible; queues takes 1 to 127"),
             ("[[nic]]\nname = 'n0'\nport = {tap = 'a'}", "'port' takes text"),
             ("poll = ", "line 1"),
         ] {

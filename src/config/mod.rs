@@ -27,8 +27,8 @@ use crate::vhost::Endpoint;
 use crate::virtio::channel::Road;
 use crate::virtio::*;
 
-/// Queue pairs of a NIC, at most: the protocol crate's limit of 64 rings, less a control queue.
-pub const MAX_QUEUE_PAIRS: u16 = 31;
+/// Queue pairs of a NIC, at most: steering knows no more. The protocol itself numbers 256 rings.
+pub const MAX_QUEUE_PAIRS: u16 = crate::steer::MAX_QUEUE_PAIRS;
 
 /// Every feature that the device has, those of the rings and of vhost-user included.
 pub const DEVICE_FEATURES: u64 = F_CSUM

@@ -20,17 +20,17 @@ fn refused(nics: &[&str]) -> String {
 fn a_nic_with_everything_said() {
     let key = vec!["0a"; KEY_MIN].join(":");
     let spec = format!(
-        "n-0,socket=/s,mode=client,queues=31,port=link:b,features=-mq,mtu=9000,capture=/c,filters=10,\
+        "n-0,socket=/s,mode=client,queues=127,port=link:b,features=-mq,mtu=9000,capture=/c,filters=10,\
          learn-entries=64,learn-idle=5,rss-table=256,rss-key={key}"
     );
     let config = build(&[&spec, "b,socket=/b"]).unwrap();
     let n = &config.nics[0];
-    assert_eq!((n.name.as_str(), n.queue_pairs, n.mtu), ("n-0", 31, 9000));
+    assert_eq!((n.name.as_str(), n.queue_pairs, n.mtu), ("n-0", 127, 9000));
     assert_eq!(n.endpoint, Endpoint::Connect("/s".into()));
     assert_eq!(n.port, PortConfig::Link("b".into()));
     assert_eq!(n.features, DEVICE_FEATURES & !F_MQ);
     assert_eq!(n.capture.as_deref(), Some(std::path::Path::new("/c")));
-    assert_eq!(n.steer.queue_pairs, 31);
+    assert_eq!(n.steer.queue_pairs, 127);
     assert_eq!((n.steer.filter_capacity, n.steer.rss_table_len), (10, 256));
     assert_eq!(n.steer.rss_key.bytes(), [10; KEY_MIN]);
     assert_eq!(n.learn, LearnConfig { entries: 64, idle_secs: 5 });
@@ -81,9 +81,9 @@ fn what_a_nic_may_not_say() {
         ("n0,fd=2", "fd=2 is not possible; fd takes 3 to"),
         ("n0,fd=4,socket=/s", "NIC n0 has both socket= and fd="),
         ("n0,fd=4,mode=client", "NIC n0 has mode=client and fd="),
-        ("n0,socket=/s,queues=0", "queues takes 1 to 31"),
-        ("n0,socket=/s,queues=32", "queues takes 1 to 31"),
-        ("n0,socket=/s,queues=many", "queues=many is not possible; queues takes 1 to 31"),
+        ("n0,socket=/s,queues=0", "queues takes 1 to 127"),
+        ("n0,socket=/s,queues=128", "queues takes 1 to 127"),
+        ("n0,socket=/s,queues=many", "queues=many is not possible; queues takes 1 to 127"),
         ("n0,socket=/s,mtu=67", "mtu takes 68 to 65521"),
         ("n0,socket=/s,filters=0", "filters takes 1 to 1048576"),
         ("n0,socket=/s,learn-idle=16384", "learn-idle takes 1 to 16383"),

@@ -26,11 +26,14 @@ pub mod worker;
 use std::time::Instant;
 
 use crate::offload::RxHash;
-use crate::steer::{Tick, VerdictCache};
+use crate::steer::{MAX_QUEUE_PAIRS, Tick, VerdictCache};
 use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces};
 use timers::{Clock, Timers};
 
 pub use signal::SignalState;
+
+/// Places for queues, a power of two so that no index has to be checked.
+const QUEUES: usize = (MAX_QUEUE_PAIRS as usize).next_power_of_two();
 
 /// What a worker carries through the data plane: its identity, the time, and scratch memory.
 pub struct Context {
@@ -49,7 +52,7 @@ pub struct Context {
     /// What was decided a moment ago.
     verdicts: VerdictCache,
     /// The frames that go to each queue.
-    by_queue: [rx::Frames; 64],
+    by_queue: [rx::Frames; QUEUES],
     /// The RSS hash of each frame, if the guest wants it.
     hashes: [Option<RxHash>; BATCH],
     /// Room for a frame that has to be worked on as a whole.
@@ -69,7 +72,7 @@ impl Context {
             timers: Timers::default(),
             tx_grace: 0,
             verdicts: VerdictCache::default(),
-            by_queue: [0; 64],
+            by_queue: [0; QUEUES],
             hashes: [None; BATCH],
             frame: vec![0; MAX_FRAME].into(),
             pieces: Pieces::default(),

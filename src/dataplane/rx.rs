@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Context;
+use super::{Context, QUEUES};
 use crate::nic::{Nic, RxQueue};
 use crate::offload::{self, Accepts, Plan, RxHash};
 use crate::port::capture::Capture;
@@ -58,8 +58,8 @@ fn steer(
     frames: Frames,
     hashed: bool,
     cx: &mut Context,
-) -> (u64, [Reason; BATCH]) {
-    let mut queues = 0u64;
+) -> (u128, [Reason; BATCH]) {
+    let mut queues = 0u128;
     let mut reasons = [Reason::Default; BATCH];
     nic.settle();
     let hits = &nic.rule_hits[cx.worker];
@@ -80,7 +80,7 @@ fn steer(
         }
         match verdict {
             Verdict::Queue { queue, reason, .. } => {
-                let q = usize::from(queue) % 64;
+                let q = usize::from(queue) % QUEUES;
                 if queues >> q & 1 == 0 {
                     queues |= 1 << q;
                     cx.by_queue[q] = 0;

@@ -33,6 +33,7 @@ const WAYS: usize = 8;
 const TAG_BITS: u32 = 64 - QUEUE_BITS - AGE_BITS;
 /// Receive queues that an entry can name.
 const QUEUES: u16 = (1 << QUEUE_BITS) - 1;
+const _: () = assert!(QUEUES >= super::MAX_QUEUE_PAIRS);
 
 const AGE_BITS: u32 = 16;
 const QUEUE_BITS: u32 = 7;

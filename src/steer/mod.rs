@@ -53,8 +53,8 @@ use guest::HostRss;
 
 use crate::packet::Headers;
 
-/// Receive queues that a NIC can have.
-pub const MAX_QUEUE_PAIRS: u16 = 64;
+/// Receive queues that a NIC can have: as many as a learned flow can name.
+pub const MAX_QUEUE_PAIRS: u16 = 127;
 
 /// Which step of the precedence found the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -179,7 +179,7 @@ impl Default for SteerConfig {
 #[derive(Clone)]
 pub struct Steering {
     queue_pairs: u16,
-    enabled: u64,
+    enabled: u128,
     mode: Mode,
     learn_on: bool,
     rss_on: bool,
@@ -284,14 +284,14 @@ impl Steering {
     }
 
     /// Says which receive queues may be targets: bit i = queue i. Queues that the NIC does not have are ignored.
-    pub fn set_enabled(&mut self, mask: u64) {
+    pub fn set_enabled(&mut self, mask: u128) {
         self.changes += 1;
-        self.enabled = mask & (u64::MAX >> (64 - self.queue_pairs));
+        self.enabled = mask & (u128::MAX >> (128 - self.queue_pairs));
         self.update_rss();
     }
 
     /// The receive queues that may be targets.
-    pub fn enabled(&self) -> u64 {
+    pub fn enabled(&self) -> u128 {
         self.enabled
     }
 
@@ -378,7 +378,7 @@ impl Steering {
     }
 
     fn update_rss(&mut self) {
-        let enabled: Vec<u8> = (0..64).filter(|q| self.enabled >> q & 1 == 1).collect();
+        let enabled: Vec<u8> = (0..MAX_QUEUE_PAIRS as u8).filter(|q| self.enabled >> q & 1 == 1).collect();
         self.rss.update(&enabled);
     }
 }
@@ -518,7 +518,7 @@ mod tests {
             .collect();
         for config in [RssConfig::default(), RssConfig { table, unclassified: 3, ..RssConfig::default() }] {
             nic.steering.set_rss(config).unwrap();
-            for (enabled, rss, mode) in (1..16u64)
+            for (enabled, rss, mode) in (1..16u128)
                 .flat_map(|e| [(e, true, Mode::Automatic), (e, true, Mode::Rss), (e, false, Mode::Automatic)])
             {
                 nic.steering.set_enabled(enabled);

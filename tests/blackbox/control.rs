@@ -331,7 +331,7 @@ fn ctl_is_the_same_in_words() {
 fn serve_refuses_nonsense_before_it_starts_anything() {
     for (args, word) in [
         (&["--nic", "n0"][..], "socket"),
-        (&["--nic", "n0,socket=/tmp/x,queues=99"], "31"),
+        (&["--nic", "n0,socket=/tmp/x,queues=999"], "127"),
         (&["--nic", "n0,socket=/tmp/x,port=moon"], "loopback"),
         (&["--nic", "n0,socket=/tmp/x,port=link:n5"], "n5"),
         (&["--nic", "n0,socket=/tmp/x,features=-turbo"], "turbo"),

@@ -85,10 +85,24 @@ fn one_to_eight_pairs() {
 }
 
 #[test]
-fn thirty_one_pairs() {
-    let flownic = nic("queues=31,port=loopback");
-    let mut guest = flownic.guest("n0").queue_pairs(31).ring_size(16).connect().unwrap();
-    (0..31).for_each(|pair| drop(ping(&mut guest, pair)));
+fn as_many_pairs_as_there_can_be() {
+    let flownic = nic("queues=127,port=loopback");
+    let mut guest = flownic.guest("n0").queue_pairs(127).ring_size(16).connect().unwrap();
+    for pair in 0..127 {
+        flownic.ctl(&[
+            "flows",
+            "add",
+            "flow-type",
+            "udp4",
+            "dst-port",
+            "4001",
+            "action",
+            &pair.to_string(),
+            "loc",
+            "0",
+        ]);
+        assert_eq!(ping(&mut guest, pair).pair, pair);
+    }
 }
 
 #[test]
