@@ -7,6 +7,7 @@
 //! * [`Machine`]: what a guest and a namespace have in common: run commands, move files, look at network cards.
 //! * [`Link`]: two interfaces that reach each other, and all kinds of traffic between them.
 //! * [`nic`] and [`traffic`]: interfaces and their counters per queue; netperf, ping and checksummed transfers.
+//! * [`netlink`]: generic netlink, for the programs that run in guests.
 //! * [`frame`]: frames made by hand, and the receive queue that RSS picks for them.
 //! * [`rig`] and [`stop`]: what the demo and the experiments have in common.
 //! * [`wire`]: a tap and a guest's card, and which queue every frame must arrive on.
@@ -24,6 +25,7 @@ pub mod image;
 pub mod link;
 pub mod machine;
 pub mod namespace;
+pub mod netlink;
 pub mod nic;
 pub mod protocol;
 pub mod rig;
