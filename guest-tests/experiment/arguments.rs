@@ -21,7 +21,7 @@ The report has the published figures beside the measured ones, and the counters 
 
 Of both:
   --rounds N      how often each case is measured, 1 to 50 (5)
-  --seconds N     how long each measurement takes, 1 to 60 (rfs: 3, busy-poll: 1)
+  --seconds N     how long each measurement takes, 1 to 60 (rfs: 3, busy-poll: 2)
   --quick         one round, and less in it: checks the counters, says little about times
   --out FOLDER    where report.md, runs.csv and a plot go (target/experiments/NAME-DATE)
   --driver NAME   the guest's driver: flownic (flownic_net), or stock (virtio_net) (rfs: flownic; busy-poll: both)
@@ -110,7 +110,7 @@ fn busy_poll_order(options: &[&str]) -> Result<busy_poll::Order, String> {
         tables: tables.unwrap_or(if quick { vec![Table::Sockperf] } else { all }),
         rates: RATES.into(),
         rounds: rounds.unwrap_or(if quick { 1 } else { 5 }),
-        seconds: seconds.unwrap_or(1),
+        seconds: seconds.unwrap_or(2),
         budget,
     };
     Ok(busy_poll::Order { plan, out })

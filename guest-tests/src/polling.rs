@@ -2,15 +2,14 @@
 //! brought the answers in, a poll or an interrupt.
 
 use std::fs;
-use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::guest::Driver;
 use crate::nic::Interface;
 use crate::{Family, Flownic, Guest, Kernel, Link, Machine, Namespace, Nic, Process, Workdir};
-use crate::{build, procfs, traffic};
+use crate::{build, procfs, traffic, wait_for};
 
 /// Processors of the guest and queue pairs of its card.
 pub const CPUS: u16 = 2;
@@ -26,6 +25,13 @@ const SOCKPERF: u16 = 11111;
 pub const PINGPONG: u16 = 11110;
 /// How long a program may take beyond the time it is meant to.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Starts what is at the host. A guest's kick wakes flownic; were that to take the place of the guest's processor, which is
+/// about to poll, the answer would be there before, and come with an interrupt. Batch processes wait for a free one.
+const PATIENT: &str = "chrt --batch";
+/// Packets that come in before it counts how: those of the connection, and first messages.
+const SETTLING: u64 = 10;
+/// Part of a client's time that has passed when it counts again.
+const WINDOW: f64 = 0.8;
 /// Where our program is, in guests and at the host.
 const PROGRAM: &str = "/tmp/flownic-pingpong";
 
@@ -34,11 +40,13 @@ const PROGRAM: &str = "/tmp/flownic-pingpong";
 pub struct Counters {
     /// Packets that came in by busy polling, `BusyPollRxPackets` of the guest's `/proc/net/netstat`.
     pub polled: u64,
+    /// Packets that the guest has received, as it has counted them.
+    pub received: u64,
     /// Interrupts of receive queues, as the guest has counted them.
     pub rx_interrupts: u64,
     /// Interrupts of transmit queues, as the guest has counted them.
     pub tx_interrupts: u64,
-    /// Packets that the guest has received.
+    /// Packets that flownic has given to the guest.
     pub rx_packets: u64,
     /// Signals that flownic has sent for receive queues.
     pub rx_signals: u64,
@@ -57,6 +65,7 @@ impl Counters {
     pub fn since(self, before: Counters) -> Counters {
         Counters {
             polled: self.polled - before.polled,
+            received: self.received - before.received,
             rx_interrupts: self.rx_interrupts - before.rx_interrupts,
             tx_interrupts: self.tx_interrupts - before.tx_interrupts,
             rx_packets: self.rx_packets - before.rx_packets,
@@ -86,38 +95,6 @@ pub struct RoundTrips {
     pub cpu: Option<f64>,
 }
 
-/// Processors of the host. Who kicks wakes flownic, which must not take the place of the one that is about to poll: the
-/// answer would be there before it polls, and come with an interrupt.
-#[derive(Debug, Clone, Copy)]
-struct Places {
-    /// For the guest's processor that polls.
-    client: usize,
-    /// For flownic and the servers.
-    rest: usize,
-}
-
-impl Places {
-    /// None where there is only one processor.
-    fn here() -> Option<Places> {
-        let status = fs::read_to_string("/proc/self/status").ok()?;
-        match *procfs::list(procfs::field(&status, "Cpus_allowed_list:")?)? {
-            [client, rest, ..] => Some(Places { client, rest }),
-            _ => None,
-        }
-    }
-
-    fn pin_client(self, guest: &mut Guest) {
-        let all = guest.qmp().execute("query-cpus-fast", json!({}));
-        let ours = all.as_array().and_then(|all| all.iter().find(|cpu| cpu["cpu-index"] == CLIENT));
-        let thread = ours.and_then(|cpu| cpu["thread-id"].as_u64());
-        let thread = thread.unwrap_or_else(|| panic!("QEMU has no processor {CLIENT} among {all}"));
-        let mut command = Command::new("taskset");
-        command.args(["-cp", &self.client.to_string(), &thread.to_string()]);
-        let output = command.output().unwrap_or_else(|error| panic!("Could not run {command:?}: {error}"));
-        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-}
-
 /// The guest, and what answers it.
 pub struct Polling<'m> {
     /// The host's side, where servers run.
@@ -128,6 +105,8 @@ pub struct Polling<'m> {
     pub guest: &'m Guest,
     /// The guest's card.
     pub nic: Interface<'m>,
+    /// Its name on the virtio bus.
+    device: String,
     /// The host's address.
     pub address: String,
     driver: Driver,
@@ -135,47 +114,48 @@ pub struct Polling<'m> {
 }
 
 impl<'m> Polling<'m> {
-    /// Starts flownic with a card of as many queues as the guest has processors, away from the polling one.
+    /// Starts flownic with a card of as many queues as the guest has processors.
     pub fn flownic(host: &'m Namespace, workdir: &Workdir) -> Flownic<'m> {
-        let cpus = Places::here().map(|places| ["--cpus".to_owned(), places.rest.to_string()]);
-        let cpus: Vec<&str> = cpus.iter().flatten().map(String::as_str).collect();
-        Flownic::start(host, workdir, &[&format!("n0,queues={CPUS},port=tap:fn0")], &cpus)
+        let mut flownic = Flownic::start(host, workdir, &[&format!("n0,queues={CPUS},port=tap:fn0")], &[]);
+        host.run_ok(&format!("{PATIENT} --all-tasks --pid 0 {}", flownic.pid()));
+        flownic
     }
 
     /// Boots the guest. It has both drivers; the reference driver is the card's first.
     pub fn guest(workdir: &Workdir, kernel: Kernel) -> Guest {
         let nic = Nic::flownic(Flownic::socket(workdir, "n0"), CPUS.into());
-        let builder = Guest::builder("guest").kernel(kernel).vcpus(CPUS.into()).driver(FIRST).nic(nic);
-        let mut guest = builder.boot(workdir);
-        if let Some(places) = Places::here() {
-            places.pin_client(&mut guest);
-        }
-        guest
+        Guest::builder("guest").kernel(kernel).vcpus(CPUS.into()).driver(FIRST).nic(nic).boot(workdir)
     }
 
     /// Connects host and guest, starts servers at the host, and puts each interrupt on its processor.
     pub fn new(host: &'m Machine, flownic: &'m Flownic<'m>, guest: &'m Guest) -> Polling<'m> {
-        let pin = Places::here().map_or_else(String::new, |places| format!("taskset -c {} ", places.rest));
+        let serve = |command: String, protocol: &str, port: u16| {
+            traffic::serve(host, &format!("{PATIENT} 0 {command}"), protocol, port)
+        };
         let program = fs::read(build::pingpong()).expect("it has just been built");
         for machine in [host, guest] {
             machine.write(PROGRAM, 0o755, &program);
         }
         let ours = |protocol: &str| {
-            traffic::serve(
-                host,
-                &format!("{pin}{PROGRAM} serve --{protocol} --port {PINGPONG}"),
-                protocol,
-                PINGPONG,
-            )
+            serve(format!("{PROGRAM} serve --{protocol} --port {PINGPONG}"), protocol, PINGPONG)
         };
         let servers = vec![
-            traffic::serve(host, &format!("{pin}sockperf server --tcp -p {SOCKPERF}"), "tcp", SOCKPERF),
+            serve(format!("sockperf server --tcp -p {SOCKPERF}"), "tcp", SOCKPERF),
             ours("tcp"),
             ours("udp"),
-            traffic::serve(host, &format!("{pin}netserver -D"), "tcp", 12865),
+            serve("netserver -D".to_owned(), "tcp", 12865),
         ];
         let (nic, address) = connect(flownic, guest);
-        let polling = Polling { host, flownic, guest, nic, address, driver: FIRST, _servers: servers };
+        let polling = Polling {
+            host,
+            flownic,
+            guest,
+            device: nic.device(),
+            nic,
+            address,
+            driver: FIRST,
+            _servers: servers,
+        };
         polling.pin_interrupts();
         polling
     }
@@ -190,13 +170,14 @@ impl<'m> Polling<'m> {
         if driver != self.driver {
             self.guest.bind(0, driver);
             (self.nic, self.address) = connect(self.flownic, self.guest);
+            self.device = self.nic.device();
             self.driver = driver;
             self.pin_interrupts();
         }
     }
 
     fn pin_interrupts(&self) {
-        let device = self.nic.device();
+        let device = &self.device;
         self.guest.run_ok(&format!(
             "for queue in $(seq 0 {}); do for direction in input output; do \
              irq=$(awk -v name={device}-$direction.$queue '$NF == name {{ print $1 + 0 }}' /proc/interrupts); \
@@ -228,21 +209,17 @@ impl<'m> Polling<'m> {
 
     /// The counters so far.
     pub fn counters(&self) -> Counters {
-        let text = self.guest.run_ok("cat /proc/net/netstat /proc/interrupts");
-        let device = self.nic.device();
+        let text = self.guest.run_ok("cat /proc/net/netstat /proc/net/dev /proc/interrupts");
+        let (device, name) = (&self.device, self.nic.name());
         let interrupts = |direction: &str| -> u64 {
             procfs::interrupts(&text, &format!("{device}-{direction}.")).iter().sum()
         };
         let stats = self.flownic.ctl(&["stats", "n0"]);
-        let card = |direction: &str, name: &str| -> u64 {
-            let queues = stats.pointer(&format!("/0/{direction}")).and_then(Value::as_array);
-            let values = queues.into_iter().flatten().map(|queue| queue.get(name).and_then(Value::as_u64));
-            let sum: Option<u64> = values.sum();
-            sum.unwrap_or_else(|| panic!("No counter {name} in {stats}"))
-        };
+        let card = |direction: &str, name: &str| sum(&stats, direction, name);
         Counters {
             polled: procfs::table(&text, "TcpExt:", "BusyPollRxPackets")
                 .unwrap_or_else(|| panic!("No BusyPollRxPackets in {text}")),
+            received: procfs::received(&text, name).unwrap_or_else(|| panic!("No {name} in {text}")),
             rx_interrupts: interrupts("input"),
             tx_interrupts: interrupts("output"),
             rx_packets: card("rx", "packets"),
@@ -254,46 +231,71 @@ impl<'m> Polling<'m> {
         }
     }
 
+    /// A counter of the card, over all queues of a direction.
+    fn card(&self, direction: &str, name: &str) -> u64 {
+        sum(&self.flownic.ctl(&["stats", "n0"]), direction, name)
+    }
+
     /// sockperf's ping-pong over TCP, with at most so many messages a second.
-    pub fn sockperf(&self, mps: u32, seconds: u32) -> RoundTrips {
-        let text = self.client(
-            &format!(
-                "sockperf ping-pong --tcp -i {} -p {SOCKPERF} -m {SIZE} --mps {mps} -t {seconds} --full-rtt",
-                self.address
-            ),
-            seconds,
+    pub fn sockperf(&self, mps: u32, seconds: u32) -> (RoundTrips, Counters) {
+        let command = format!(
+            "sockperf ping-pong --tcp -i {} -p {SOCKPERF} -m {SIZE} --mps {mps} -t {seconds} --full-rtt",
+            self.address
         );
-        sockperf(&text).unwrap_or_else(|what| panic!("sockperf did not tell {what}: {text}"))
+        let (text, counters) = self.client(&command, seconds);
+        let trips = sockperf(&text).unwrap_or_else(|what| panic!("sockperf did not tell {what}: {text}"));
+        (trips, counters)
     }
 
     /// Our ping-pong; `options` are those of `flownic-pingpong ping`.
-    pub fn ping(&self, options: &str, seconds: u32) -> RoundTrips {
-        let text = self.client(
-            &format!(
-                "{PROGRAM} ping {} --port {PINGPONG} --size {SIZE} --seconds {seconds} {options}",
-                self.address
-            ),
-            seconds,
+    pub fn ping(&self, options: &str, seconds: u32) -> (RoundTrips, Counters) {
+        let command = format!(
+            "{PROGRAM} ping {} --port {PINGPONG} --size {SIZE} --seconds {seconds} {options}",
+            self.address
         );
-        pingpong(&text).unwrap_or_else(|| panic!("flownic-pingpong did not tell all: {text}"))
+        let (text, counters) = self.client(&command, seconds);
+        let trips = pingpong(&text).unwrap_or_else(|| panic!("flownic-pingpong did not tell all: {text}"));
+        (trips, counters)
     }
 
     /// netperf's `TCP_RR` or `UDP_RR` with a byte each way. It tells a mean; percentiles are no numbers (NaN).
-    pub fn netperf(&self, test: &str, seconds: u32) -> RoundTrips {
-        let text = self.client(
-            &format!("netperf -4 -H {} -t {test} -l {seconds} -P 0 -- -r 1,1", self.address),
-            seconds,
-        );
-        netperf(&text).unwrap_or_else(|| panic!("No figure of {test} in {text}"))
+    pub fn netperf(&self, test: &str, seconds: u32) -> (RoundTrips, Counters) {
+        let command = format!("netperf -4 -H {} -t {test} -l {seconds} -P 0 -- -r 1,1", self.address);
+        let (text, counters) = self.client(&command, seconds);
+        (netperf(&text).unwrap_or_else(|| panic!("No figure of {test} in {text}")), counters)
     }
 
-    /// Runs a client to its end.
-    fn client(&self, command: &str, seconds: u32) -> String {
-        let limit = PATIENCE + Duration::from_secs(seconds.into());
-        let output = self.guest.spawn(&format!("taskset -c {CLIENT} {command}")).wait(limit);
+    /// Runs a client to its end. Gives what it has printed, and what counters have counted while messages went to and fro:
+    /// from after the first ones until some time before the last.
+    fn client(&self, command: &str, seconds: u32) -> (String, Counters) {
+        let settled = self.card("rx", "packets") + SETTLING;
+        let begin = Instant::now();
+        let mut client = self.guest.spawn(&format!("taskset -c {CLIENT} {command}"));
+        wait_for(&format!("`{command}` to get answers"), PATIENCE, || {
+            if client.ended().is_some() {
+                panic!("`{command}` ended with {}", client.output());
+            }
+            let packets = self.card("rx", "packets");
+            if packets >= settled { Ok(()) } else { Err(format!("{packets} of {settled} packets")) }
+        });
+        let before = self.counters();
+        let most = Duration::from_secs(seconds.into()).mul_f64(WINDOW);
+        wait_for("the time to pass", PATIENCE + most, || {
+            if begin.elapsed() >= most { Ok(()) } else { Err("not yet".to_owned()) }
+        });
+        let counters = self.counters().since(before);
+        let output = client.wait(PATIENCE + Duration::from_secs(seconds.into()));
         assert!(output.success(), "`{command}` ended with {output}");
-        output.text()
+        (output.text(), counters)
     }
+}
+
+/// A counter's sum over the queues of the first card in `stats`.
+fn sum(stats: &Value, direction: &str, name: &str) -> u64 {
+    let queues = stats.pointer(&format!("/0/{direction}")).and_then(Value::as_array);
+    let values = queues.into_iter().flatten().map(|queue| queue.get(name).and_then(Value::as_u64));
+    let sum: Option<u64> = values.sum();
+    sum.unwrap_or_else(|| panic!("No counter {name} in {stats}"))
 }
 
 /// Connects the tap and the guest's card; gives the card and the host's address.

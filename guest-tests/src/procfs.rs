@@ -25,21 +25,11 @@ pub fn interrupts(text: &str, prefix: &str) -> Vec<u64> {
     queues.into_iter().map(|(_, count)| count).collect()
 }
 
-/// What stands behind a name at the beginning of a line.
-pub fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
-    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
-/// Numbers of a list such as `0-2,7`.
-pub fn list(text: &str) -> Option<Vec<usize>> {
-    let ranges: Option<Vec<(usize, usize)>> = text
-        .split(',')
-        .map(|part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            Some((first.parse().ok()?, last.parse().ok()?))
-        })
-        .collect();
-    Some(ranges?.into_iter().flat_map(|(first, last)| first..=last).collect())
+/// Packets that an interface has received, of `/proc/net/dev`.
+pub fn received(text: &str, interface: &str) -> Option<u64> {
+    let start = format!("{interface}:");
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(&*start))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -55,10 +45,9 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_ranges() {
-        assert_eq!(field("Name: x\nCpus_allowed_list:\t0-1,4\n", "Cpus_allowed_list:"), Some("0-1,4"));
-        assert_eq!(list("0-1,4"), Some(vec![0, 1, 4]));
-        assert_eq!((list("7"), list("a-b")), (Some(vec![7]), None));
+    fn packets_are_those_of_the_interface() {
+        let text = "Inter-|   Receive\n face |bytes    packets\n    lo: 10 2 0\n  eth0:  1000   7 0 0\n";
+        assert_eq!((received(text, "eth0"), received(text, "eth1")), (Some(7), None));
     }
 
     #[test]

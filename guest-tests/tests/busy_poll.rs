@@ -1,36 +1,22 @@
 //! A guest that busy-polls: its answers come in by polling, without interrupts, at whatever rate.
 
 use guest_tests::guest::Driver;
-use guest_tests::polling::{Counters, Polling, RoundTrips};
+use guest_tests::polling::{Counters, Polling};
 use guest_tests::{Kernel, Namespace, Workdir};
 
 /// How long sockets poll, in microseconds: longer than any answer takes, on a busy machine too.
 const BUDGET: u32 = 1_000_000;
-/// Microseconds that the device holds a signal for a guest that polls with `virtio_net`. After each look in vain that driver asks
-/// for an interrupt and takes it back; a signal that is held for longer than that is not sent.
+/// Microseconds that the device holds a signal for a guest that polls with `virtio_net`. After each look in vain that driver
+/// asks for an interrupt and takes it back; a signal that is held for longer than that is not sent.
 const HELD: &str = "100";
+/// How long messages go to and fro: some hundred at the lowest rate.
+const SECONDS: u32 = 4;
 /// Messages a second.
 const RATES: [u32; 3] = [10_000, 1000, 100];
 
-fn of_messages(part: u64, trips: RoundTrips) -> f64 {
-    part as f64 / trips.messages as f64
-}
-
-#[track_caller]
-fn polled(what: &str, trips: RoundTrips, counters: Counters) {
-    println!("{what}: {trips:?} {counters:?}");
-    assert!(trips.messages > 20, "{what}: {trips:?}");
-    let polled = of_messages(counters.polled, trips);
-    assert!(polled > 0.95, "{what}: {polled:.3} packets polled for each of {trips:?}: {counters:?}");
-    let interrupts = of_messages(counters.rx_interrupts, trips);
-    assert!(interrupts < 0.01, "{what}: {interrupts:.3} interrupts for each of {trips:?}: {counters:?}");
-}
-
-/// What counters say about `rate` messages a second.
-fn sockperf(polling: &Polling, rate: u32) -> (RoundTrips, Counters) {
-    let before = polling.counters();
-    let trips = polling.sockperf(rate, 1);
-    (trips, polling.counters().since(before))
+/// How many there are for each packet that came in.
+fn each(count: u64, counters: Counters) -> f64 {
+    count as f64 / counters.received as f64
 }
 
 fn answers_come_in_by_polling(kernel: Kernel) {
@@ -43,22 +29,26 @@ fn answers_come_in_by_polling(kernel: Kernel) {
         polling.bind(driver);
         let held = if driver == Driver::VirtioNet { HELD } else { "0" };
         for rate in RATES {
-            polling.set_busy_poll(0);
-            flownic.ctl(&["coalesce", "set", "n0", "rx-usecs", "0"]);
             let what = format!("{}, {rate} messages/s", driver.name());
-            let (trips, counters) = sockperf(&polling, rate);
-            println!("{what}, asleep: {trips:?} {counters:?}");
-            assert_eq!(counters.polled, 0, "{what}: nobody polls");
+            let measure = |usecs: u32, held: &str| {
+                polling.set_busy_poll(usecs);
+                flownic.ctl(&["coalesce", "set", "n0", "rx-usecs", held]);
+                let (trips, counters) = polling.sockperf(rate, SECONDS);
+                println!("{what}, busy_read {usecs}: {trips:?} {counters:?}");
+                assert!(counters.received > 20, "{what}: too few packets for shares: {counters:?}");
+                counters
+            };
+            let asleep = measure(0, "0");
+            assert_eq!(asleep.polled, 0, "{what}: nobody polls");
             // One at a time, so each answer has one of its own.
-            let interrupts = of_messages(counters.rx_interrupts, trips);
-            assert!(
-                interrupts > 0.8,
-                "{what}: {interrupts:.3} interrupts for each of {trips:?}: {counters:?}"
-            );
-            polling.set_busy_poll(BUDGET);
-            flownic.ctl(&["coalesce", "set", "n0", "rx-usecs", held]);
-            let (trips, counters) = sockperf(&polling, rate);
-            polled(&format!("{what}, polling"), trips, counters);
+            let interrupts = each(asleep.rx_interrupts, asleep);
+            assert!(interrupts > 0.8, "{what}: {interrupts:.3} interrupts a message: {asleep:?}");
+
+            let awake = measure(BUDGET, held);
+            let polled = each(awake.polled, awake);
+            assert!(polled > 0.95, "{what}: {polled:.3} packets polled a message: {awake:?}");
+            let interrupts = each(awake.rx_interrupts, awake);
+            assert!(interrupts < 0.01, "{what}: {interrupts:.4} interrupts a message: {awake:?}");
         }
     }
 }

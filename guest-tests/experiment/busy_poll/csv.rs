@@ -5,7 +5,7 @@ use super::measure::Run;
 /// A column: its name, and its value for a run.
 type Column = (&'static str, fn(&Run) -> String);
 
-const COLUMNS: [Column; 24] = [
+const COLUMNS: [Column; 25] = [
     ("round", |run| run.round.to_string()),
     ("order", |run| run.order.to_string()),
     ("driver", |run| run.case.driver.name().to_owned()),
@@ -17,10 +17,11 @@ const COLUMNS: [Column; 24] = [
     ("rtt_p99_us", |run| format!("{:.1}", run.trips.p99)),
     ("rtt_p999_us", |run| format!("{:.1}", run.trips.p999)),
     ("client_cpu_us_per_message", |run| run.trips.cpu.map_or_else(String::new, |cpu| format!("{cpu:.1}"))),
+    ("received_packets", |run| run.counters.received.to_string()),
     ("busy_poll_rx_packets", |run| run.counters.polled.to_string()),
     ("rx_interrupts", |run| run.counters.rx_interrupts.to_string()),
     ("tx_interrupts", |run| run.counters.tx_interrupts.to_string()),
-    ("rx_packets", |run| run.counters.rx_packets.to_string()),
+    ("device_rx_packets", |run| run.counters.rx_packets.to_string()),
     ("rx_signals", |run| run.counters.rx_signals.to_string()),
     ("rx_signals_suppressed", |run| run.counters.rx_suppressed.to_string()),
     ("tx_signals", |run| run.counters.tx_signals.to_string()),

@@ -60,7 +60,7 @@ fn head(plan: &Plan) -> String {
          it for {} us before it sleeps.\n\n\
          Figures are medians over rounds, with the lowest and the highest in brackets. Absolute figures differ from those of \
          hardware, since the guest is emulated and shares its host's CPUs with the servers; relations are to be compared. \
-         Counters count from before the program starts until after its end, so with its connection.\n",
+         Counters count while messages go to and fro: from after the first ones until some time before the last.\n",
         guest_tests::polling::SIZE,
         guest_tests::polling::CPUS,
         plan.rounds,
