@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use guest_tests::polling::{Counters, Polling, RoundTrips};
+use guest_tests::stop::progress;
 
 use super::plan::{Case, Load, Moderation, Way};
 use crate::statistics::share;
@@ -14,6 +15,8 @@ const DEFERRED: &str = "defer-hard-irqs 10 gro-flush-timeout 200000";
 const AT_ONCE: &str = "defer-hard-irqs 0 gro-flush-timeout 0";
 /// Nanoseconds for which interrupts stay away from a program that busy-polls.
 const SUSPENDED: &str = "irq-suspend-timeout 20000000";
+/// How often something is measured that the machine is too busy for.
+const ATTEMPTS: u32 = 5;
 /// Packets that are taken at once where one says so.
 const PACKETS: u32 = 64;
 /// Microseconds that the device holds signals where it does.
@@ -137,23 +140,24 @@ pub(crate) fn measure(polling: &Polling, place: (u32, usize), case: Case, second
     }
     polling.flownic.ctl(&moderation);
 
-    let look = || (Instant::now(), Usage::now(polling.guest, polling.host));
-    let (begin, used) = look();
-    let (trips, counters) = match case.load {
-        Load::Sockperf(mps) => polling.sockperf(mps, seconds),
-        Load::Pingpong(mps) => polling.ping(&format!("--mps {mps} {}", setup.options), seconds),
-        Load::Netperf(test, _) => polling.netperf(test, seconds),
-    };
-    let (end, usage) = look();
-    Run {
-        round: place.0,
-        order: place.1,
-        case,
-        trips,
-        counters,
-        usage: usage.since(used),
-        seconds: (end - begin).as_secs_f64(),
+    for attempt in 1..=ATTEMPTS {
+        let look = || (Instant::now(), Usage::now(polling.guest, polling.host));
+        let (begin, used) = look();
+        let measured = match case.load {
+            Load::Sockperf(mps) => polling.sockperf(mps, seconds),
+            Load::Pingpong(mps) => polling.ping(&format!("--mps {mps} {}", setup.options), seconds),
+            Load::Netperf(test, _) => polling.netperf(test, seconds),
+        };
+        let (end, usage) = look();
+        if let Some((trips, counters)) = measured {
+            let (usage, seconds) = (usage.since(used), (end - begin).as_secs_f64());
+            return Run { round: place.0, order: place.1, case, trips, counters, usage, seconds };
+        }
+        progress(&format!("{case}: hardly any messages got through, attempt {attempt} of {ATTEMPTS}"));
     }
+    panic!(
+        "{case}: hardly any messages get through: the machine has too much else to do, or --seconds is too small"
+    );
 }
 
 #[cfg(test)]
