@@ -77,8 +77,8 @@ fn counters(runs: &[Run], case: Case, budget: u32) -> Vec<Relation> {
              the machine has too much else to do, or --budget is too small"
         )
     } else {
-        "an answer that is there before the guest begins to poll comes with an interrupt: the machine has taken the guest's \
-         processor away between sending and polling"
+        "an answer that is there before the guest begins to poll comes with an interrupt: the other end was faster than the emulated \
+         guest, or the machine has taken the guest's processor away in between"
             .to_owned()
     };
     let each = |count: f64| format!("{count:.3} a message");
@@ -110,7 +110,7 @@ fn counters(runs: &[Run], case: Case, budget: u32) -> Vec<Relation> {
         if let (Some(held), Some(busy)) = (figures(Run::tx_interrupts), busy) {
             let what = "fewer transmit interrupts than with signals that are not held";
             let seen = format!("{}, {} not held", each(held), each(busy));
-            let why = "the guest has taken completions back before they were due in either case, or not before 20 us were over";
+            let why = "the guest has not taken completions back before they were due";
             relation(what, held <= FEWER * busy || held < ALMOST_NONE, seen, why);
         }
     }

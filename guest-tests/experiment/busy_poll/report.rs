@@ -73,8 +73,8 @@ fn title(table: Table) -> String {
     match table {
         Table::Sockperf => format!(
             "## sockperf\n\n*off*: asleep until an interrupt; *busy*: `net.core.busy_read` and `busy_poll`; *busy, held*: the same, \
-             and the device holds signals for 20 us, to send them only if they are still wanted then (`flownic ctl coalesce set \
-             rx-usecs 20 tx-usecs 20`). Published: {}.",
+             and the device holds signals for as long as the guest polls, to send them only if they are still wanted then (`flownic \
+             ctl coalesce set rx-usecs N tx-usecs N`). Published: {}.",
             published::SOURCE
         ),
         Table::Ways => "## More ways to wait\n\nWith `flownic-pingpong`. *off*: in `recv`; *busy*: `SO_BUSY_POLL`; *epoll*: in \
