@@ -65,7 +65,6 @@ fn interrupts_stay_away_as_a_program_or_the_kernel_wants() {
     let guest = Polling::guest(&workdir, Kernel::Backports);
     let mut polling = Polling::new(&host, &flownic, &guest);
     let held = HELD.to_string();
-    flownic.ctl(&["coalesce", "set", "n0", "rx-usecs", &held, "tx-usecs", &held]);
     // Settings of queues, options of the program, and whether it is the program that polls.
     let epoll = format!("--epoll --busy-poll {BUDGET}");
     let deferred = "defer-hard-irqs 10 gro-flush-timeout 200000";
@@ -76,6 +75,8 @@ fn interrupts_stay_away_as_a_program_or_the_kernel_wants() {
     ];
     for driver in [Driver::VirtioNet, Driver::FlownicNet] {
         polling.bind(driver);
+        // A driver sets what it wants when it starts.
+        flownic.ctl(&["coalesce", "set", "n0", "rx-usecs", &held, "tx-usecs", &held]);
         for (settings, options, polls) in &ways {
             let what = format!("{}, {settings} {options}", driver.name());
             let state = polling.set_napi(settings).unwrap_or_else(|refused| panic!("{what}: {refused}"));

@@ -165,7 +165,7 @@ pub(crate) mod tests {
     /// A measurement as it should be, with a median of `rtt`.
     pub(crate) fn run(round: u32, case: Case, rtt: f64) -> Run {
         let polls = case.way.polls();
-        let quiet = polls || case.way == Way::Threaded;
+        let quiet = polls || matches!(case.way, Way::Threaded | Way::Defer);
         Run {
             round,
             order: round as usize,

@@ -11,8 +11,13 @@ use crate::arguments::{Exchange, Protocol};
 use crate::latency::Latencies;
 use crate::sys::{self, Epoll};
 
-/// A message whose answer takes longer is lost.
-const LIMIT: Duration = Duration::from_secs(1);
+/// How long to wait for the answer to a datagram, which may be lost, and to what TCP sends again when it is.
+fn limit(protocol: Protocol) -> Duration {
+    match protocol {
+        Protocol::Udp => Duration::from_secs(1),
+        Protocol::Tcp => Duration::from_secs(30),
+    }
+}
 
 /// A connected socket.
 enum Socket {
@@ -36,14 +41,14 @@ impl Socket {
             Protocol::Tcp => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(LIMIT))?;
+                stream.set_read_timeout(Some(limit(Protocol::Tcp)))?;
                 Socket::Tcp(stream)
             }
             Protocol::Udp => {
                 let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
                 let socket = UdpSocket::bind(any)?;
                 socket.connect(address)?;
-                socket.set_read_timeout(Some(LIMIT))?;
+                socket.set_read_timeout(Some(limit(Protocol::Udp)))?;
                 Socket::Udp(socket)
             }
         })
@@ -72,6 +77,7 @@ impl Socket {
 struct Client {
     socket: Socket,
     epoll: Option<Epoll>,
+    limit: Duration,
     message: Vec<u8>,
     answer: Vec<u8>,
     number: u64,
@@ -86,7 +92,7 @@ impl Client {
         let mut have = 0;
         loop {
             if let Some(epoll) = &self.epoll
-                && epoll.wait(Some(LIMIT))?.is_none()
+                && epoll.wait(Some(self.limit))?.is_none()
             {
                 return self.lost();
             }
@@ -110,7 +116,7 @@ impl Client {
         match self.socket {
             Socket::Udp(_) => Ok(false),
             Socket::Tcp(_) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {LIMIT:?}")))
+                Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {:?}", self.limit)))
             }
         }
     }
@@ -130,7 +136,7 @@ pub(crate) fn run(exchange: &Exchange) -> Result<Value, String> {
         None
     };
     let (message, answer) = (vec![0; exchange.size], vec![0; exchange.size]);
-    let mut client = Client { socket, epoll, message, answer, number: 0 };
+    let mut client = Client { socket, epoll, limit: limit(exchange.protocol), message, answer, number: 0 };
     let outcome = measure(&mut client, exchange);
     outcome.map_err(|error| format!("After {} messages to {server}: {error}", client.number))
 }
