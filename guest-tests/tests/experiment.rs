@@ -63,9 +63,9 @@ fn the_busy_poll_experiment_judges_what_it_has_measured() {
     for driver in ["virtio_net", "flownic_net"] {
         for rate in [10_000, 1000, 100] {
             let asleep = format!("| {driver}, sockperf {rate}/s, off: nothing is polled | yes |");
-            assert!(counters.contains(&asleep), "{asleep} in {counters}");
+            assert!(counters.contains(&asleep), "{asleep} in {counters}\n{progress}");
             let polling = format!("| {driver}, sockperf {rate}/s, busy: nearly all answers are polled |");
-            assert!(counters.contains(&polling), "{polling} in {counters}");
+            assert!(counters.contains(&polling), "{polling} in {counters}\n{progress}");
         }
     }
     let read =
