@@ -155,11 +155,6 @@ fn socket(family: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket on which generic netlink messages are written and read.
-pub(crate) fn generic_netlink() -> io::Result<OwnedFd> {
-    socket(libc::AF_NETLINK, libc::NETLINK_GENERIC)
-}
-
 /// A packet socket that sends whole frames out of `interface`, without receiving any.
 pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let index = interface_index(interface)?;

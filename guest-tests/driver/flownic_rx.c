@@ -249,20 +249,28 @@ int flownic_poll(struct napi_struct *napi, int budget)
 	struct flownic_pair *pair = container_of(napi, struct flownic_pair, napi);
 	struct virtqueue *vq = pair->rx.vq;
 	unsigned int used;
+	bool busy;
 	int done;
 
 	flownic_tx_poll(pair, budget);
 	/* netpoll wants transmission served and nothing else. */
 	if (!budget)
 		return 0;
+	/*
+	 * Who busy-polls comes back at once, and takes this mark away before its last round. To ask for an interrupt
+	 * after each look in vain, and to take that back, would get one for whatever arrives in between.
+	 */
+	busy = test_bit(NAPI_STATE_IN_BUSY_POLL, &napi->state);
+	if (busy)
+		virtqueue_disable_cb(vq);
 	done = flownic_rx_poll(pair, budget);
-	if (done == budget)
-		return budget;
+	if (busy || done == budget)
+		return done;
 
 	flownic_dim_sample(pair);
 	used = virtqueue_enable_cb_prepare(vq);
 	if (!napi_complete_done(napi, done)) {
-		/* Busy polling goes on, or somebody wants another round. */
+		/* Somebody wants another round. */
 		virtqueue_disable_cb(vq);
 		return done;
 	}

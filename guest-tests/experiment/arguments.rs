@@ -4,30 +4,43 @@ use std::path::PathBuf;
 
 use guest_tests::guest::Driver;
 
-use crate::flows;
+use crate::busy_poll::plan::{RATES, Table};
 use crate::modes::available;
 use crate::plan::{Group, Mode, Plan};
+use crate::{busy_poll, flows};
 
-pub(crate) const USAGE: &str = "Usage: flownic-experiment rfs [OPTION...] | --check rfs [OPTION...] | --prepare
+pub(crate) const USAGE: &str = "Usage: flownic-experiment rfs|busy-poll [OPTION...] | --check rfs|busy-poll [OPTION...] | --prepare
 
-Boots a guest whose network card is flownic, sends netperf TCP_RR flows to it, and compares ways to bring packets to the CPU
-that wants them: none (RSS only), soft (the kernel's RFS), learned (flows that flownic has learned) and accel (accelerated
-RFS, with the reference driver); with servers pinned and not, and with small and large responses. The report has the
-published figures beside the measured ones, and the counters that explain them.
+rfs: boots a guest whose network card is flownic, sends netperf TCP_RR flows to it, and compares ways to bring packets to the
+CPU that wants them: none (RSS only), soft (the kernel's RFS), learned (flows that flownic has learned) and accel (accelerated
+RFS, with the reference driver); with servers pinned and not, and with small and large responses.
 
-  --flows N       netperf processes at a time, 4 to 400 (64); the published figures are of 200
+busy-poll: has programs of such a guest send messages and wait for answers, asleep or polling, and compares round-trip times.
+
+The report has the published figures beside the measured ones, and the counters that explain them.
+
+Of both:
   --rounds N      how often each case is measured, 1 to 50 (5)
-  --seconds N     how long each measurement takes, 1 to 60 (3)
-  --quick         one round, 16 flows, one second, 1/1 pinned only: checks the counters, says little about rates
-  --driver NAME   the guest's driver: flownic (flownic_net), or stock (virtio_net, without accel) (flownic)
-  --modes LIST    of none, soft, learned and accel, with commas in between; all that the driver has
-  --out FOLDER    where report.md, runs.csv and rates.svg go (target/experiments/rfs-DATE)
+  --seconds N     how long each measurement takes, 1 to 60 (rfs: 3, busy-poll: 2)
+  --quick         one round, and less in it: checks the counters, says little about times
+  --out FOLDER    where report.md, runs.csv and a plot go (target/experiments/NAME-DATE)
+  --driver NAME   the guest's driver: flownic (flownic_net), or stock (virtio_net) (rfs: flownic; busy-poll: both)
   --check         say whether the options make sense, do nothing
   --prepare       make what guests need (images, their agent, QEMU), boot none
   -h, --help      this text
 
-Exit status: 0 if all relations between counters hold, 1 if not (the report says which), 2 for wrong usage. What rates do is
-reported, and does not change the status. What has been measured before Ctrl-C is reported, too; the status is 130 then.";
+Of rfs:
+  --flows N       netperf processes at a time, 4 to 400 (64); the published figures are of 200
+  --modes LIST    of none, soft, learned and accel, with commas in between; all that the driver has
+
+Of busy-poll:
+  --tables LIST   of sockperf (the published table), ways (more ways to wait) and netperf (request/response, by moderation),
+                  with commas in between (all)
+  --budget US     how long who polls does it before it sleeps, 1 to 10000000 (1000)
+
+Exit status: 0 if all relations between counters hold, 1 if not (the report says which), 2 for wrong usage. What rates and
+times do is reported, and does not change the status. What has been measured before Ctrl-C is reported, too; the status is
+130 then.";
 
 /// An experiment to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +60,7 @@ pub(crate) enum Task {
     Prepare,
     Nothing,
     Rfs(Order),
+    BusyPoll(busy_poll::Order),
 }
 
 impl Task {
@@ -58,12 +72,61 @@ impl Task {
         }
         match words.as_slice() {
             ["--prepare"] => Ok(Task::Prepare),
-            ["rfs", options @ ..] => order(options).map(Task::Rfs),
-            ["--check", "rfs", options @ ..] => order(options).map(|_| Task::Nothing),
-            [] => Err("Which experiment? There is rfs".to_owned()),
-            [word, ..] => Err(format!("There is no experiment '{word}', only rfs")),
+            ["--check", order @ ..] => experiment(order).map(|_| Task::Nothing),
+            order => experiment(order),
         }
     }
+}
+
+fn experiment(words: &[&str]) -> Result<Task, String> {
+    match words {
+        ["rfs", options @ ..] => order(options).map(Task::Rfs),
+        ["busy-poll", options @ ..] => busy_poll_order(options).map(Task::BusyPoll),
+        [] => Err("Which experiment? There are rfs and busy-poll".to_owned()),
+        [word, ..] => Err(format!("There is no experiment '{word}', only rfs and busy-poll")),
+    }
+}
+
+fn busy_poll_order(options: &[&str]) -> Result<busy_poll::Order, String> {
+    let (mut rounds, mut seconds, mut quick) = (None, None, false);
+    let (mut drivers, mut tables, mut out, mut budget) = (None, None, None, 1000);
+    let mut words = options.iter();
+    while let Some(option) = words.next() {
+        let mut value = || words.next().copied().ok_or_else(|| format!("{option} takes a value"));
+        match *option {
+            "--rounds" => rounds = Some(number(option, value()?, [1, 50])?),
+            "--seconds" => seconds = Some(number(option, value()?, [1, 60])?),
+            "--budget" => budget = number(option, value()?, [1, 10_000_000])?,
+            "--quick" => quick = true,
+            "--driver" => drivers = Some(vec![named_driver(value()?)?]),
+            "--tables" => tables = Some(named_tables(value()?)?),
+            "--out" => out = Some(PathBuf::from(value()?)),
+            _ => return Err(format!("There is no option '{option}'")),
+        }
+    }
+    let all = Table::ALL.map(|(table, _)| table).to_vec();
+    let plan = busy_poll::plan::Plan {
+        drivers: drivers.unwrap_or_else(|| vec![Driver::VirtioNet, Driver::FlownicNet]),
+        tables: tables.unwrap_or(if quick { vec![Table::Sockperf] } else { all }),
+        rates: RATES.into(),
+        rounds: rounds.unwrap_or(if quick { 1 } else { 5 }),
+        seconds: seconds.unwrap_or(2),
+        budget,
+    };
+    Ok(busy_poll::Order { plan, out })
+}
+
+fn named_tables(list: &str) -> Result<Vec<Table>, String> {
+    let named: Result<Vec<Table>, String> = list
+        .split(',')
+        .map(|name| {
+            let found = Table::ALL.into_iter().find(|(_, known)| *known == name).map(|(table, _)| table);
+            found.ok_or_else(|| format!("--tables takes sockperf, ways and netperf, not '{name}'"))
+        })
+        .collect();
+    // In the order of the report, each once.
+    let named = named?;
+    Ok(Table::ALL.into_iter().map(|(table, _)| table).filter(|table| named.contains(table)).collect())
 }
 
 fn order(options: &[&str]) -> Result<Order, String> {
@@ -158,6 +221,21 @@ mod tests {
     }
 
     #[test]
+    fn busy_polling_has_options_of_its_own() {
+        let plan = |line: &str| match parse(&format!("busy-poll {line}")) {
+            Ok(Task::BusyPoll(order)) => order.plan,
+            other => panic!("{line}: {other:?}"),
+        };
+        let usual = plan("");
+        assert_eq!((usual.drivers.len(), usual.tables.len(), usual.rounds), (2, 3, 5));
+        let some = plan("--tables netperf,sockperf --driver stock --budget 50 --quick --rounds 3");
+        assert_eq!(some.tables, [Table::Sockperf, Table::Netperf]);
+        assert_eq!((some.drivers, some.budget, some.rounds), (vec![Driver::VirtioNet], 50, 3));
+        assert_eq!(plan("--quick").tables, [Table::Sockperf]);
+        assert_eq!(parse("--check busy-poll --quick"), Ok(Task::Nothing));
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let error = |line: &str| parse(line).unwrap_err();
         assert_eq!(error("rfs --flows 401"), "--flows takes 4 to 400, not '401'");
@@ -166,7 +244,13 @@ mod tests {
         assert_eq!(error("rfs --driver e1000"), "--driver takes flownic or stock, not 'e1000'");
         assert_eq!(error("rfs --modes soft,hard"), "--modes takes none, soft, learned and accel, not 'hard'");
         assert_eq!(error("rfs --driver stock --modes accel"), "The mode accel needs --driver flownic");
-        assert_eq!(error("poll"), "There is no experiment 'poll', only rfs");
-        assert_eq!(error(""), "Which experiment? There is rfs");
+        assert_eq!(error("poll"), "There is no experiment 'poll', only rfs and busy-poll");
+        assert_eq!(error(""), "Which experiment? There are rfs and busy-poll");
+        assert_eq!(error("busy-poll --flows 3"), "There is no option '--flows'");
+        assert_eq!(error("busy-poll --budget 0"), "--budget takes 1 to 10000000, not '0'");
+        assert_eq!(
+            error("busy-poll --tables ways,means"),
+            "--tables takes sockperf, ways and netperf, not 'means'"
+        );
     }
 }

@@ -4,9 +4,12 @@
 //! standard output.
 
 mod arguments;
+mod bars;
+mod busy_poll;
 mod csv;
 mod flows;
 mod machine;
+mod markdown;
 mod measure;
 mod modes;
 mod plan;
@@ -14,22 +17,23 @@ mod plot;
 mod published;
 mod relations;
 mod report;
+mod results;
 mod snapshot;
 mod statistics;
 mod svg;
 mod usage;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use arguments::{Order, Task};
 use flows::Flows;
 use guest_tests::rig::Rig;
 use guest_tests::stop::{self, Interrupted, Stop, progress};
-use guest_tests::{Namespace, Workdir, build};
+use guest_tests::{Namespace, Workdir};
 use measure::{Place, Run, measure};
 use report::Setting;
+use results::Results;
 
 /// Memory of the guest in MiB, with the fewest flows and for each flow: a server's process, and its buffers.
 const MEMORY: [u32; 2] = [512, 2];
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match Task::parse(&arguments) {
         Ok(Task::Rfs(order)) => rfs(&order),
+        Ok(Task::BusyPoll(order)) => busy_poll::run(&order),
         Ok(Task::Help) => {
             println!("{}", arguments::USAGE);
             ExitCode::SUCCESS
@@ -60,17 +65,17 @@ fn main() -> ExitCode {
 
 fn rfs(order: &Order) -> ExitCode {
     let date = machine::date();
-    let folder = order.out.clone().unwrap_or_else(|| {
-        build::target().join("experiments").join(format!("rfs-{}", date.replace([' ', ':'], "-")))
-    });
-    if let Err(error) = fs::create_dir_all(&folder) {
-        eprintln!("error: Could not make {}: {error}", folder.display());
-        return ExitCode::FAILURE;
-    }
+    let results = match Results::new("rfs", &date, order.out.as_deref()) {
+        Ok(results) => results,
+        Err(message) => {
+            eprintln!("error: {message}");
+            return ExitCode::FAILURE;
+        }
+    };
     let before = machine::load();
     let mut done = Done::default();
     let outcome =
-        stop::run("the experiment", |stop, workdir| experiment(stop, workdir, order, &folder, &mut done));
+        stop::run("the experiment", |stop, workdir| experiment(stop, workdir, order, &results, &mut done));
     // What has been measured until then is worth something, too.
     if done.runs.is_empty() {
         return outcome.err().unwrap_or(ExitCode::FAILURE);
@@ -83,26 +88,10 @@ fn rfs(order: &Order) -> ExitCode {
     };
     let relations = relations::judge(&done.runs);
     let report = report::report(&order.plan, &setting, &done.runs, &relations, PLOT);
-    println!("{}", report::verdicts(&relations));
-    let results =
+    println!("{}", markdown::verdicts(&relations));
+    let files =
         [(REPORT, report), (RUNS, csv::table(&done.runs)), (PLOT, plot::plot(&order.plan, &done.runs))];
-    for (name, text) in results {
-        match save(&folder, name, &text) {
-            Ok(path) => println!("{}", path.display()),
-            Err(message) => {
-                eprintln!("error: {message}");
-                return ExitCode::FAILURE;
-            }
-        }
-    }
-    match outcome {
-        Err(status) => status,
-        Ok(()) if relations::counters_hold(&relations) => ExitCode::SUCCESS,
-        Ok(()) => {
-            eprintln!("error: Not all relations between counters hold, see above");
-            ExitCode::FAILURE
-        }
-    }
+    results.finish(&files, outcome, relations::counters_hold(&relations))
 }
 
 /// What has been measured so far.
@@ -113,18 +102,12 @@ struct Done {
     kernel: String,
 }
 
-fn save(folder: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
-    let path = folder.join(name);
-    fs::write(&path, text).map_err(|error| format!("Could not write {}: {error}", path.display()))?;
-    Ok(path)
-}
-
 /// Boots and measures all that is planned. Measurements are saved as they are made.
 fn experiment(
     stop: &Stop,
     workdir: &Workdir,
     order: &Order,
-    folder: &Path,
+    results: &Results,
     done: &mut Done,
 ) -> Result<(), Interrupted> {
     let Order { plan, driver, .. } = order;
@@ -148,7 +131,8 @@ fn experiment(
                 100.0 * run.home()
             ));
             done.runs.push(run);
-            save(folder, RUNS, &csv::table(&done.runs)).unwrap_or_else(|message| panic!("{message}"));
+            let saved = results.save(Path::new(RUNS), &csv::table(&done.runs));
+            saved.map(drop).unwrap_or_else(|message| panic!("{message}"));
         }
         flows.end()?;
     }

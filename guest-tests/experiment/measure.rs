@@ -139,7 +139,7 @@ pub(crate) fn measure(rig: &Rig, flows: &Flows, place: Place, seconds: u32) -> R
         packets if packets >= settled => Ok(()),
         packets => Err(format!("{packets} of {settled} packets")),
     })?;
-    let look = || (Usage::now(rig), snapshot(), Queue::sum(&rig.queues()));
+    let look = || (Usage::now(rig.guest, rig.host), snapshot(), Queue::sum(&rig.queues()));
     let (usage_before, before, queue_before) = look();
     rig.stop.pass(Duration::from_secs(seconds.into()))?;
     let (usage, after, queue) = look();

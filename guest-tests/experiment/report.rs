@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use crate::markdown::{cell, dash, row, verdicts};
 use crate::measure::Run;
 use crate::plan::{Mode, Plan};
 use crate::published::{self, MODERATIONS, Published};
-use crate::relations::{Kind, Relation, spread};
-use crate::statistics::Spread;
+use crate::relations::{Relation, spread};
 
 /// What is not in the measurements.
 #[derive(Debug, Clone)]
@@ -73,12 +73,6 @@ fn meaning(mode: Mode) -> &'static str {
     }
 }
 
-/// A row of a table.
-fn row(text: &mut String, cells: impl IntoIterator<Item = String>) {
-    let cells: Vec<String> = cells.into_iter().collect();
-    let _ = writeln!(text, "| {} |", cells.join(" | "));
-}
-
 /// Head of a table with a column of names and one for each mode.
 fn columns(text: &mut String, plan: &Plan, first: &str) {
     let names = plan.modes.iter().map(|mode| mode.to_string());
@@ -126,16 +120,6 @@ fn rates(plan: &Plan, runs: &[Run]) -> String {
     text
 }
 
-fn dash() -> String {
-    "-".to_owned()
-}
-
-fn cell(spread: Option<Spread>, digits: usize) -> String {
-    spread.map_or_else(dash, |Spread { low, median, high }| {
-        format!("{median:.digits$} ({low:.digits$}-{high:.digits$})")
-    })
-}
-
 /// How much more than the mode `none` each is.
 fn beside_none(plan: &Plan, figures: &[Option<f64>]) -> Vec<String> {
     let none = plan.modes.iter().position(|mode| *mode == Mode::None).and_then(|place| figures[place]);
@@ -180,26 +164,6 @@ fn counters(plan: &Plan, runs: &[Run]) -> String {
         for (name, digits, figure) in REASONS {
             let cells = plan.modes.iter().map(|mode| cell(spread(runs, *group, *mode, figure), digits));
             row(&mut text, [name.to_owned()].into_iter().chain(cells));
-        }
-        text.push('\n');
-    }
-    text
-}
-
-/// The relations, as a table for each kind.
-pub(crate) fn verdicts(relations: &[Relation]) -> String {
-    let mut text = String::new();
-    let kinds = [
-        (Kind::Counter, "In counters, which do not depend on the machine:"),
-        (Kind::Rate, "In medians of rates, which do, and on what else it did meanwhile:"),
-    ];
-    for (kind, title) in kinds {
-        let _ = writeln!(text, "{title}\n");
-        row(&mut text, ["relation", "holds", "measured"].map(str::to_owned));
-        row(&mut text, ["---", "---", "---"].map(str::to_owned));
-        for relation in relations.iter().filter(|relation| relation.kind == kind) {
-            let holds = if relation.holds { "yes" } else { "**NO**" };
-            row(&mut text, [relation.what.clone(), holds.to_owned(), relation.seen.clone()]);
         }
         text.push('\n');
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use guest_tests::Machine;
+use guest_tests::procfs::table;
 use guest_tests::rig::urgent;
 
 /// What the counters were.
@@ -88,14 +89,6 @@ fn column(text: &str, number: usize) -> Option<u64> {
     let values = text.lines().map(|line| u64::from_str_radix(line.split_whitespace().nth(number)?, 16).ok());
     let values: Option<Vec<u64>> = values.collect();
     values.filter(|values| !values.is_empty()).map(|values| values.iter().sum())
-}
-
-/// A value of `/proc/net/snmp` and its like: a line of names, then one of values, both with the same prefix.
-fn table(text: &str, prefix: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix(prefix));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let place = names.split_whitespace().position(|word| word == name)?;
-    values.split_whitespace().nth(place)?.parse().ok()
 }
 
 fn driver_counter(line: &str) -> Option<(String, u64)> {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use guest_tests::rig::Rig;
+use guest_tests::{Guest, Machine};
 
 /// Length of the kernel's clock tick in seconds, as user space sees it (`USER_HZ`).
 const TICK: f64 = 0.01;
@@ -19,12 +19,12 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// So far.
-    pub(crate) fn now(rig: &Rig) -> Usage {
-        let guest = fs::read_to_string(format!("/proc/{}/stat", rig.guest.qemu_pid())).unwrap_or_default();
+    /// So far, of the guest and of what runs in the namespace `host`.
+    pub(crate) fn now(guest: &Guest, host: &Machine) -> Usage {
+        let guest = fs::read_to_string(format!("/proc/{}/stat", guest.qemu_pid())).unwrap_or_default();
         let all = fs::read_to_string("/proc/stat").unwrap_or_default();
         // Processes may end while they are looked at.
-        let namespace = rig.host.run("cat /proc/[0-9]*/stat 2>/dev/null").text();
+        let namespace = host.run("cat /proc/[0-9]*/stat 2>/dev/null").text();
         Usage {
             guest: guest.lines().filter_map(of_process).sum(),
             namespace: namespace.lines().filter_map(of_process).sum(),

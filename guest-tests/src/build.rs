@@ -65,6 +65,12 @@ pub fn agent() -> &'static Path {
     &PROGRAM
 }
 
+/// Ping-pong with a choice of ways to wait, linked statically so that it runs in guests and namespaces.
+pub fn pingpong() -> &'static Path {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| static_program("guest-tests", "flownic-pingpong"));
+    &PROGRAM
+}
+
 /// The program that programs the card from user space, as guests get it: `FLOWNIC_GUEST_BIN`, or one built here.
 pub fn guest_program() -> &'static Path {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("FLOWNIC_GUEST_BIN") {

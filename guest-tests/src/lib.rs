@@ -8,8 +8,11 @@
 //! * [`Link`]: two interfaces that reach each other, and all kinds of traffic between them.
 //! * [`nic`] and [`traffic`]: interfaces and their counters per queue; netperf, ping and checksummed transfers.
 //! * [`Ethtool`]: what it sets, shows and refuses.
+//! * [`netlink`]: generic netlink, for the programs that run in guests.
+//! * [`procfs`]: what files of `/proc` say.
 //! * [`frame`]: frames made by hand, and the receive queue that RSS picks for them.
 //! * [`rig`] and [`stop`]: what the demo and the experiments have in common.
+//! * [`polling`]: a guest whose programs busy-poll, and the counters that say so.
 //! * [`wire`]: a tap and a guest's card, and which queue every frame must arrive on.
 //! * [`wait`]: the only place that waits for something by looking again.
 //!
@@ -26,7 +29,10 @@ pub mod image;
 pub mod link;
 pub mod machine;
 pub mod namespace;
+pub mod netlink;
 pub mod nic;
+pub mod polling;
+pub mod procfs;
 pub mod protocol;
 pub mod rig;
 pub mod slots;

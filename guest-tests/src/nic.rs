@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::machine::Machine;
+use crate::procfs;
 use crate::wait_for;
 
 /// How long an interface may take to change its state.
@@ -130,9 +131,31 @@ impl<'m> Interface<'m> {
     /// When it is no virtio interface.
     #[track_caller]
     pub fn receive_interrupts(&self) -> Vec<u64> {
-        let device = self.machine.run_ok(&format!("readlink /sys/class/net/{}/device", self.name));
-        let device = device.rsplit('/').next().unwrap_or_default().to_owned();
-        interrupts(&self.machine.read("/proc/interrupts"), &format!("{device}-input."))
+        self.interrupts("input")
+    }
+
+    /// As [`Interface::receive_interrupts`], of the transmit queues.
+    ///
+    /// # Panics
+    /// When it is no virtio interface.
+    #[track_caller]
+    pub fn transmit_interrupts(&self) -> Vec<u64> {
+        self.interrupts("output")
+    }
+
+    #[track_caller]
+    fn interrupts(&self, direction: &str) -> Vec<u64> {
+        procfs::interrupts(&self.machine.read("/proc/interrupts"), &format!("{}-{direction}.", self.device()))
+    }
+
+    /// Name of its device on the virtio bus, such as `virtio2`.
+    ///
+    /// # Panics
+    /// When it is no virtio interface.
+    #[track_caller]
+    pub fn device(&self) -> String {
+        let path = self.machine.run_ok(&format!("readlink /sys/class/net/{}/device", self.name));
+        path.rsplit('/').next().unwrap_or_default().to_owned()
     }
 
     /// Sends a frame made by hand `count` times.
@@ -182,23 +205,6 @@ fn receive_counter(line: &str) -> Option<(u32, u64)> {
     Some((queue.parse().ok()?, value.parse().ok()?))
 }
 
-/// Sums of the lines of `/proc/interrupts` whose action is `prefix` and a queue number, by queue.
-fn interrupts(text: &str, prefix: &str) -> Vec<u64> {
-    let mut queues: Vec<(u32, u64)> = Vec::new();
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        let Some(queue) = line.split_whitespace().last().and_then(|action| action.strip_prefix(prefix))
-        else {
-            continue;
-        };
-        let Ok(queue) = queue.parse() else { continue };
-        let counts = words.by_ref().skip(1).map_while(|word| word.parse::<u64>().ok());
-        queues.push((queue, counts.sum()));
-    }
-    queues.sort_unstable();
-    queues.into_iter().map(|(_, count)| count).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,15 +218,5 @@ mod tests {
         assert_eq!(receive_counter("     rx_queue_0_xdp_packets: 7"), None);
         assert_eq!(receive_counter("     tx_queue_0_packets: 7"), None);
         assert_eq!(receive_counter("NIC statistics:"), None);
-    }
-
-    #[test]
-    fn interrupts_are_summed_over_processors() {
-        let text = "           CPU0       CPU1\n  \
-             26:   0   0   PCI-MSI 49152-edge      virtio2-config\n  \
-             28:   3   4   PCI-MSI 49154-edge      virtio2-input.1\n  \
-             27:   10  20  PCI-MSI 49153-edge      virtio2-input.0\n  \
-             30:   9   9   PCI-MSI 49153-edge      virtio1-input.0\n";
-        assert_eq!(interrupts(text, "virtio2-input."), [30, 7]);
     }
 }
