@@ -17,7 +17,7 @@ pub const RULE_LIST: u8 = 4;
 pub const RSS_GET: u8 = 5;
 /// Lets the device find the time of receive queues' moderation itself, or not: [`Adaptive`].
 pub const ADAPTIVE_SET: u8 = 6;
-/// Asks whether it does for a queue: {le16 vq_index}, and {u8 on; u8 reserved[3]; le32 usecs} back, the time that it has come to.
+/// Asks whether it does for a queue: {le16 vq_index}, and `{u8 on; u8 reserved[3]; le32 usecs}` back, the time that it has come to.
 pub const ADAPTIVE_GET: u8 = 7;
 /// Asks what became of the signals of some virtqueues: {le16 vq_index; le16 count}, and for each of them {le64 suppressed; le64 held;
 /// le64 by_time; le64 by_count} back.
