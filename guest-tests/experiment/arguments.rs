@@ -6,7 +6,7 @@ use guest_tests::guest::Driver;
 
 use crate::busy_poll::plan::{RATES, Table};
 use crate::modes::available;
-use crate::plan::{Group, Mode, Plan};
+use crate::plan::{Group, Mode, Moderation, Plan};
 use crate::{busy_poll, flows};
 
 pub(crate) const USAGE: &str = "Usage: flownic-experiment rfs|busy-poll [OPTION...] | --check rfs|busy-poll [OPTION...] | --prepare
@@ -32,6 +32,8 @@ Of both:
 Of rfs:
   --flows N       netperf processes at a time, 4 to 400 (64); the published figures are of 200
   --modes LIST    of none, soft, learned and accel, with commas in between; all that the driver has
+  --moderation LIST
+                  microseconds for which the card holds signals, 0 to 10000, or adaptive; 60,20 as published
 
 Of busy-poll:
   --tables LIST   of sockperf (the published table), ways (more ways to wait) and netperf (request/response, by moderation),
@@ -132,6 +134,7 @@ fn named_tables(list: &str) -> Result<Vec<Table>, String> {
 fn order(options: &[&str]) -> Result<Order, String> {
     let (mut flows, mut rounds, mut seconds, mut quick) = (None, None, None, false);
     let (mut driver, mut modes, mut out) = (DRIVERS[0].1, None, None);
+    let mut moderations = Moderation::USUAL.to_vec();
     let mut words = options.iter();
     while let Some(option) = words.next() {
         let mut value = || words.next().copied().ok_or_else(|| format!("{option} takes a value"));
@@ -142,6 +145,7 @@ fn order(options: &[&str]) -> Result<Order, String> {
             "--quick" => quick = true,
             "--driver" => driver = named_driver(value()?)?,
             "--modes" => modes = Some(named_modes(value()?)?),
+            "--moderation" => moderations = named_moderations(value()?)?,
             "--out" => out = Some(PathBuf::from(value()?)),
             _ => return Err(format!("There is no option '{option}'")),
         }
@@ -151,7 +155,7 @@ fn order(options: &[&str]) -> Result<Order, String> {
     if let Some(mode) = modes.iter().find(|mode| !possible.contains(mode)) {
         return Err(format!("The mode {mode} needs --driver flownic"));
     }
-    let groups = if quick { vec![Group::PINNED] } else { Group::all() };
+    let groups = if quick { vec![Group::PINNED] } else { Group::all(&moderations) };
     let plan = Plan {
         modes,
         groups,
@@ -173,6 +177,18 @@ const DRIVERS: [(&str, Driver); 2] = [("flownic", Driver::FlownicNet), ("stock",
 fn named_driver(name: &str) -> Result<Driver, String> {
     let found = DRIVERS.iter().find(|(known, _)| *known == name).map(|(_, driver)| *driver);
     found.ok_or_else(|| format!("--driver takes flownic or stock, not '{name}'"))
+}
+
+fn named_moderations(list: &str) -> Result<Vec<Moderation>, String> {
+    let mut moderations = Vec::new();
+    for word in list.split(',') {
+        let moderation = Moderation::parse(word)
+            .ok_or_else(|| format!("--moderation takes 0 to 10000 and adaptive, not '{word}'"))?;
+        if !moderations.contains(&moderation) {
+            moderations.push(moderation);
+        }
+    }
+    Ok(moderations)
 }
 
 fn named_modes(list: &str) -> Result<Vec<Mode>, String> {
@@ -206,12 +222,15 @@ mod tests {
     fn options_are_taken() {
         let order = rfs("--flows 200 --rounds 7 --seconds 10 --driver flownic --modes accel,none --out x");
         let modes = vec![Mode::None, Mode::Accel];
-        let plan = Plan { modes, groups: Group::all(), rounds: 7, flows: 200, seconds: 10 };
+        let plan = Plan { modes, groups: Group::all(&Moderation::USUAL), rounds: 7, flows: 200, seconds: 10 };
         assert_eq!(order, Order { plan, driver: Driver::FlownicNet, out: Some("x".into()) });
         let quick = rfs("--quick --rounds 2").plan;
         assert_eq!((quick.groups, quick.rounds, quick.seconds), (vec![Group::PINNED], 2, 1));
         let usual = rfs("").plan;
-        assert!(usual.rounds >= 5 && usual.groups.len() == 4);
+        assert!(usual.rounds >= 5);
+        assert_eq!(usual.groups, Group::all(&Moderation::USUAL));
+        let moderations = [Moderation::Adaptive, Moderation::Usecs(20)];
+        assert_eq!(rfs("--moderation adaptive,20,adaptive").plan.groups, Group::all(&moderations));
         assert_eq!(usual.modes, Mode::ALL);
         assert_eq!(rfs("--driver stock").plan.modes, [Mode::None, Mode::Soft, Mode::Learned]);
         assert_eq!(parse("rfs --flows --help"), Ok(Task::Help));

@@ -5,12 +5,13 @@ use crate::measure::Run;
 /// A column: its name, and its value for a run.
 type Column = (&'static str, fn(&Run) -> String);
 
-const COLUMNS: [Column; 33] = [
+const COLUMNS: [Column; 34] = [
     ("round", |run| run.round.to_string()),
     ("order", |run| run.order.to_string()),
     ("request_bytes", |run| run.group.sizes.request.to_string()),
     ("response_bytes", |run| run.group.sizes.response.to_string()),
     ("placement", |run| run.group.placement.to_string()),
+    ("moderation", |run| run.group.moderation.to_string()),
     ("mode", |run| run.mode.to_string()),
     ("flows", |run| run.flows.to_string()),
     ("seconds", |run| format!("{:.2}", run.seconds)),
@@ -52,11 +53,12 @@ pub(crate) fn table(runs: &[Run]) -> String {
 mod tests {
     use super::*;
     use crate::measure::tests::run;
-    use crate::plan::{Group, Mode, Placement, SIZES};
+    use crate::plan::{Group, Mode, Moderation, Placement, SIZES};
 
     #[test]
     fn each_run_is_a_line() {
-        let group = Group { sizes: SIZES[1], placement: Placement::Unpinned };
+        let moderation = Moderation::Usecs(60);
+        let group = Group { sizes: SIZES[1], placement: Placement::Unpinned, moderation };
         let text = table(&[run(1, group, Mode::Soft, 25.0), run(2, group, Mode::Accel, 26.0)]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
         assert_eq!(lines.len(), 3);
@@ -66,6 +68,7 @@ mod tests {
         };
         assert_eq!((value(1, "mode"), value(2, "mode")), ("soft", "accel"));
         assert_eq!((value(1, "response_bytes"), value(1, "placement")), ("10000", "unpinned"));
+        assert_eq!(value(1, "moderation"), "60");
         assert_eq!((value(1, "transactions_per_s"), value(1, "latency_us")), ("1600.0", "40000"));
         assert_eq!((value(1, "received_rps"), value(2, "filters_inserted")), ("5000", "48"));
     }

@@ -134,6 +134,7 @@ pub(crate) fn measure(rig: &Rig, flows: &Flows, place: Place, seconds: u32) -> R
     let start = snapshot();
     let filters = Filters::now(rig, mode, &start);
     modes::set(rig, mode);
+    modes::moderate(rig, group.moderation);
     let settled = rig.packets() + SETTLING * flows.ports.len() as u64;
     rig.stop.wait_for("flows to settle", PATIENCE, || match rig.packets() {
         packets if packets >= settled => Ok(()),
@@ -183,7 +184,6 @@ fn transactions(before: &Snapshot, after: &Snapshot, request: u32) -> Vec<f64> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::plan::{Placement, SIZES};
 
     /// A measurement as it should be, whose rate is `rate`.
     pub(crate) fn run(round: u32, group: Group, mode: Mode, rate: f64) -> Run {
@@ -222,7 +222,7 @@ pub(crate) mod tests {
 
     #[test]
     fn shares_and_latencies_follow_from_counts() {
-        let group = Group { sizes: SIZES[0], placement: Placement::Pinned };
+        let group = Group::PINNED;
         let soft = run(1, group, Mode::Soft, 25.0);
         assert_eq!((soft.total(), soft.latency()), (1600.0, 40000.0));
         assert_eq!((soft.cost(), soft.disturbance()), (937.5, 0.125));

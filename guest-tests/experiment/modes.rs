@@ -3,7 +3,7 @@
 use guest_tests::guest::Driver;
 use guest_tests::rig::{Rfs, Rig};
 
-use crate::plan::Mode;
+use crate::plan::{Mode, Moderation};
 use crate::snapshot::Snapshot;
 
 /// Modes that can be measured with a driver.
@@ -23,6 +23,16 @@ pub(crate) fn set(rig: &Rig, mode: Mode) {
     rig.ctl("rss set n0 on mode automatic");
     rig.ctl(if mode == Mode::Learned { "learn n0 on" } else { "learn n0 off" });
     rig.ctl("learn n0 clear");
+}
+
+/// Lets the card hold signals of receive queues for so long.
+pub(crate) fn moderate(rig: &Rig, moderation: Moderation) {
+    let words = match moderation {
+        Moderation::Off => "adaptive-rx off rx-usecs 0 rx-frames 0".to_owned(),
+        Moderation::Usecs(usecs) => format!("adaptive-rx off rx-usecs {usecs} rx-frames 0"),
+        Moderation::Adaptive => "adaptive-rx on".to_owned(),
+    };
+    rig.ctl(&format!("coalesce set n0 {words}"));
 }
 
 /// Filters, or learned flows, so far.

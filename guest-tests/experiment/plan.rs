@@ -2,10 +2,9 @@
 
 use std::fmt;
 
+use crate::published;
+
 /// How packets find the CPU that wants them.
-///
-/// Interrupt moderation would be a second dimension of what is set up for the same flows: a value beside the mode in
-/// [`Batch`], set in `modes.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
     /// Not at all: RSS spreads flows over queues.
@@ -91,29 +90,84 @@ impl fmt::Display for Sizes {
 pub(crate) const SIZES: [Sizes; 2] =
     [Sizes { request: 1, response: 1 }, Sizes { request: 100, response: 10000 }];
 
-/// Flows of one kind.
+/// How long the card holds signals of receive queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Moderation {
+    /// Not at all: there is a signal for each burst.
+    Off,
+    /// So many microseconds.
+    Usecs(u32),
+    /// As the device thinks best for each queue's rate.
+    Adaptive,
+}
+
+impl Moderation {
+    /// Those that are measured if the user does not say otherwise.
+    pub(crate) const USUAL: [Moderation; 2] =
+        [Moderation::Usecs(published::MODERATIONS[0]), Moderation::Usecs(published::MODERATIONS[1])];
+
+    /// From the word that `Display` makes of it.
+    pub(crate) fn parse(word: &str) -> Option<Moderation> {
+        match word {
+            "0" => Some(Moderation::Off),
+            "adaptive" => Some(Moderation::Adaptive),
+            usecs => usecs.parse().ok().filter(|n| (1..=10_000).contains(n)).map(Moderation::Usecs),
+        }
+    }
+
+    /// Published figures that stand beside it.
+    pub(crate) fn published(self) -> Vec<u32> {
+        let of_another = |usecs: &u32| matches!(self, Moderation::Usecs(own) if own != *usecs);
+        published::MODERATIONS.into_iter().filter(|usecs| !of_another(usecs)).collect()
+    }
+}
+
+impl fmt::Display for Moderation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Moderation::Off => f.pad("0"),
+            Moderation::Usecs(usecs) => f.pad(&usecs.to_string()),
+            Moderation::Adaptive => f.pad("adaptive"),
+        }
+    }
+}
+
+/// Flows of one kind, and the card they meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     /// What they carry.
     pub(crate) sizes: Sizes,
     /// Where their servers are.
     pub(crate) placement: Placement,
+    /// How long signals are held.
+    pub(crate) moderation: Moderation,
 }
 
 impl Group {
     /// The one that shows most in the least time.
-    pub(crate) const PINNED: Group = Group { sizes: SIZES[0], placement: Placement::Pinned };
+    pub(crate) const PINNED: Group =
+        Group { sizes: SIZES[0], placement: Placement::Pinned, moderation: Moderation::Off };
 
     /// All of them, in the order of tables.
-    pub(crate) fn all() -> Vec<Group> {
-        let placements = [Placement::Unpinned, Placement::Pinned];
-        SIZES.into_iter().flat_map(|sizes| placements.map(|placement| Group { sizes, placement })).collect()
+    pub(crate) fn all(moderations: &[Moderation]) -> Vec<Group> {
+        let mut groups = Vec::new();
+        for sizes in SIZES {
+            for placement in [Placement::Unpinned, Placement::Pinned] {
+                groups.extend(moderations.iter().map(|m| Group { sizes, placement, moderation: *m }));
+            }
+        }
+        groups
     }
 }
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{} {}", self.sizes, self.placement)
+        write!(f, "{} {}", self.sizes, self.placement)?;
+        match self.moderation {
+            Moderation::Off => Ok(()),
+            Moderation::Usecs(usecs) => write!(f, ", {usecs} us"),
+            Moderation::Adaptive => f.write_str(", adaptive"),
+        }
     }
 }
 
@@ -173,7 +227,13 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        Plan { modes: Mode::ALL.to_vec(), groups: Group::all(), rounds: 5, flows: 8, seconds: 1 }
+        Plan {
+            modes: Mode::ALL.to_vec(),
+            groups: Group::all(&Moderation::USUAL),
+            rounds: 5,
+            flows: 8,
+            seconds: 1,
+        }
     }
 
     #[test]
@@ -183,7 +243,7 @@ mod tests {
         for round in 1..=5 {
             let of_round: Vec<&Batch> = batches.iter().filter(|batch| batch.round == round).collect();
             let groups: Vec<Group> = of_round.iter().map(|batch| batch.group).collect();
-            assert_eq!(groups, Group::all(), "round {round}");
+            assert_eq!(groups, Group::all(&Moderation::USUAL), "round {round}");
             for batch in of_round {
                 let mut modes = batch.modes.clone();
                 modes.sort_unstable();
@@ -209,7 +269,28 @@ mod tests {
 
     #[test]
     fn groups_are_named_after_sizes_and_placement() {
-        let names: Vec<String> = Group::all().iter().map(Group::to_string).collect();
-        assert_eq!(names, ["1/1 unpinned", "1/1 pinned", "100/10000 unpinned", "100/10000 pinned"]);
+        let names = |moderations: &[Moderation]| -> Vec<String> {
+            Group::all(moderations).iter().map(Group::to_string).collect()
+        };
+        let plain = ["1/1 unpinned", "1/1 pinned", "100/10000 unpinned", "100/10000 pinned"];
+        assert_eq!(names(&[Moderation::Off]), plain);
+        let two = names(&[Moderation::Usecs(60), Moderation::Adaptive]);
+        assert_eq!((two.len(), &*two[2], &*two[3]), (8, "1/1 pinned, 60 us", "1/1 pinned, adaptive"));
+    }
+
+    #[test]
+    fn moderations_are_read_and_stand_beside_published_ones() {
+        for (word, moderation, beside) in [
+            ("0", Moderation::Off, vec![60, 20]),
+            ("20", Moderation::Usecs(20), vec![20]),
+            ("100", Moderation::Usecs(100), vec![]),
+            ("adaptive", Moderation::Adaptive, vec![60, 20]),
+        ] {
+            assert_eq!(Moderation::parse(word), Some(moderation));
+            assert_eq!((moderation.to_string(), moderation.published()), (word.to_owned(), beside));
+        }
+        for word in ["", "-1", "10001", "fast"] {
+            assert_eq!(Moderation::parse(word), None, "{word}");
+        }
     }
 }

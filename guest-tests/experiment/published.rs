@@ -53,11 +53,12 @@ pub(crate) fn find(group: Group, mode: Mode, moderation: u32) -> Option<Publishe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Moderation;
 
     #[test]
     fn every_case_but_learned_flows_was_reported() {
-        for (group, moderation) in Group::all().into_iter().flat_map(|group| MODERATIONS.map(|m| (group, m)))
-        {
+        let groups = Group::all(&[Moderation::Off]).into_iter();
+        for (group, moderation) in groups.flat_map(|group| MODERATIONS.map(|m| (group, m))) {
             for mode in Mode::ALL {
                 let found = find(group, mode, moderation);
                 assert_eq!(found.is_some(), mode != Mode::Learned, "{group} {mode} {moderation}");

@@ -1,5 +1,7 @@
 //! What must hold between modes, whatever the figures are.
 
+use std::collections::BTreeSet;
+
 use crate::measure::Run;
 use crate::plan::{Group, Mode, Placement};
 use crate::statistics::Spread;
@@ -51,8 +53,8 @@ pub(crate) fn spread(runs: &[Run], group: Group, mode: Mode, figure: impl Fn(&Ru
 /// All relations between what was measured, those of counters first. Counters are judged where the consumers' CPUs
 /// are known for certain, with pinned servers.
 pub(crate) fn judge(runs: &[Run]) -> Vec<Relation> {
-    let groups = Group::all().into_iter().filter(|group| group.placement == Placement::Pinned);
-    let groups: Vec<Group> = groups.filter(|group| runs.iter().any(|run| run.group == *group)).collect();
+    let groups = runs.iter().map(|run| run.group).filter(|group| group.placement == Placement::Pinned);
+    let groups: BTreeSet<Group> = groups.collect();
     let mut relations: Vec<Relation> = groups.iter().flat_map(|group| counters(runs, *group)).collect();
     relations.extend(groups.iter().flat_map(|group| rates(runs, *group)));
     relations

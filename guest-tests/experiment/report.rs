@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::markdown::{cell, dash, row, verdicts};
 use crate::measure::Run;
 use crate::plan::{Mode, Plan};
-use crate::published::{self, MODERATIONS, Published};
+use crate::published::{self, Published};
 use crate::relations::{Relation, spread};
 
 /// What is not in the measurements.
@@ -101,7 +101,7 @@ fn rates(plan: &Plan, runs: &[Run]) -> String {
             .map(|mode| spread(runs, *group, *mode, Run::total).map(|all| all.median))
             .collect();
         row(&mut text, ["beside none".to_owned()].into_iter().chain(beside_none(plan, &medians)));
-        for moderation in MODERATIONS {
+        for moderation in group.moderation.published() {
             let published: Vec<Option<Published>> =
                 plan.modes.iter().map(|mode| published::find(*group, *mode, moderation)).collect();
             let cells = published.iter().map(|found| {
@@ -174,11 +174,17 @@ fn counters(plan: &Plan, runs: &[Run]) -> String {
 mod tests {
     use super::*;
     use crate::measure::tests::run;
-    use crate::plan::Group;
+    use crate::plan::{Group, Moderation};
     use crate::relations::judge;
 
     fn text(modes: &[Mode], spoilt: bool) -> String {
-        let plan = Plan { modes: modes.to_vec(), groups: Group::all(), rounds: 2, flows: 64, seconds: 4 };
+        let plan = Plan {
+            modes: modes.to_vec(),
+            groups: Group::all(&Moderation::USUAL),
+            rounds: 2,
+            flows: 64,
+            seconds: 4,
+        };
         let cases = plan
             .batches()
             .into_iter()
@@ -206,7 +212,7 @@ mod tests {
         let text = text(&Mode::ALL, false);
         let head = "# Accelerated RFS\n\n2011-02-25. Two abaci. Nobody else was there.\n\n64 netperf";
         assert!(text.starts_with(head), "{text}");
-        let rates = "**1/1 pinned**\n\n|  | none | soft | learned | accel |\n| --- | ---: | ---: | ---: | ---: |\n\
+        let rates = "**1/1 pinned, 60 us**\n\n|  | none | soft | learned | accel |\n| --- | ---: | ---: | ---: | ---: |\n\
                      | transactions/s, all flows | 1376 (1344-1408) | 1504 (1472-1536) |";
         assert!(text.contains(rates), "{text}");
         assert!(text.contains("| beside none | +0 % | +9 % | +9 % | +9 % |"), "{text}");
@@ -223,15 +229,21 @@ mod tests {
         // The runs of this test are as fast with filters as without.
         assert!(
             text(&Mode::ALL, false)
-                .contains("| 1/1 pinned: accel is faster than soft | **NO** | 1504 and 1504")
+                .contains("| 1/1 pinned, 60 us: accel is faster than soft | **NO** | 1504 and 1504")
         );
     }
 
     #[test]
     fn a_report_of_a_part_says_so() {
         assert!(!text(&Mode::ALL, false).contains("It was ended"));
-        let plan = Plan { modes: Mode::ALL.to_vec(), groups: Group::all(), rounds: 5, flows: 64, seconds: 4 };
-        let runs = [run(1, Group::PINNED, Mode::None, 20.0)];
+        let plan = Plan {
+            modes: Mode::ALL.to_vec(),
+            groups: Group::all(&Moderation::USUAL),
+            rounds: 5,
+            flows: 64,
+            seconds: 4,
+        };
+        let runs = [run(1, plan.groups[0], Mode::None, 20.0)];
         let setting = Setting {
             date: String::new(),
             machine: String::new(),
@@ -239,7 +251,7 @@ mod tests {
             driver: "virtio_net",
         };
         let text = report(&plan, &setting, &runs, &judge(&runs), "plot.svg");
-        assert!(text.contains("**It was ended after 1 of 80 measurements.**"), "{text}");
+        assert!(text.contains("**It was ended after 1 of 160 measurements.**"), "{text}");
         assert!(text.contains("| transactions/s, all flows | 1280 (1280-1280) | - | - | - |"), "{text}");
     }
 
