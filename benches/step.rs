@@ -1,5 +1,7 @@
 //! What a frame costs in a whole step of a worker, in nanoseconds per frame: out of the transmit ring, through steering,
 //! and into the receive ring, as the port has it. Everything is in the first-level cache, 16 flows, one queue pair.
+//!
+//! `turn`: what a step costs that finds one frame, which is what the NIC adds to a round trip, and one that finds none.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -118,5 +120,20 @@ fn step(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, step);
+fn turn(c: &mut Criterion) {
+    let mut group = c.benchmark_group("turn");
+    let mut bed = Bed::new("echo", Mode::Automatic, 1000);
+    for frames in [0, 1] {
+        group.bench_function(BenchmarkId::new("echo", frames), |b| {
+            b.iter(|| {
+                bed.sender.offer(frames);
+                bed.receiver.offer(frames);
+                assert_eq!(bed.worker.step() != 0, frames != 0);
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, step, turn);
 criterion_main!(benches);

@@ -12,10 +12,12 @@
 //! if it is the only one.
 
 mod flow;
+pub(crate) mod words;
 
 use std::net::IpAddr;
 
 pub use flow::FlowKey;
+use words::{ADDR, LAST, MACS, WORDS, presence};
 
 use crate::virtio::MacAddr;
 
@@ -120,12 +122,8 @@ impl Malformed {
 /// The headers of one frame. Plain data; absent fields are `None`, zero or [`L3::None`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Headers {
-    /// Addresses in the form of [`FlowKey`].
-    addr: [u64; 4],
-    /// Destination MAC address (zero in a runt).
-    pub dst: MacAddr,
-    /// Source MAC address (zero in a runt).
-    pub src: MacAddr,
+    /// See [`words`](Self::words).
+    words: [u64; WORDS],
     /// EtherType after all VLAN tags; 0 where the frame ends before it.
     pub ethertype: u16,
     /// TCI of the outermost VLAN tag: priority, DEI and 12 bits of VLAN id.
@@ -154,36 +152,80 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// Destination MAC address (zero in a runt).
+    #[inline]
+    pub fn dst(&self) -> MacAddr {
+        mac(self.words[MACS[0]])
+    }
+
+    /// Source MAC address (zero in a runt).
+    #[inline]
+    pub fn src(&self) -> MacAddr {
+        mac(self.words[MACS[1]])
+    }
+
+    /// Keeps in step with a frame whose MAC addresses were swapped.
+    #[inline]
+    pub fn swap_macs(&mut self) {
+        let [dst, src] = MACS;
+        let difference = (self.words[dst] ^ self.words[src]) & MAC_BITS;
+        self.words[dst] ^= difference;
+        self.words[src] ^= difference;
+    }
+
     /// The flow that the packet belongs to: unfragmented TCP and UDP only.
     #[inline]
     pub fn flow(&self) -> Option<FlowKey> {
         let ports = self.ports?;
-        Some(FlowKey::packed(self.addr, ports, self.protocol, self.l3))
+        Some(FlowKey::packed(*self.addr(), ports, self.protocol, self.l3))
     }
 
     /// Source IP address.
     pub fn src_ip(&self) -> Option<IpAddr> {
+        let addr = self.addr();
         match self.l3 {
             L3::None => None,
-            L3::V4 => Some(flow::v4((self.addr[0] >> 32) as u32)),
-            L3::V6 => Some(flow::v6(self.addr[0], self.addr[1])),
+            L3::V4 => Some(flow::v4((addr[0] >> 32) as u32)),
+            L3::V6 => Some(flow::v6(addr[0], addr[1])),
         }
     }
 
     /// Destination IP address.
     pub fn dst_ip(&self) -> Option<IpAddr> {
+        let addr = self.addr();
         match self.l3 {
             L3::None => None,
-            L3::V4 => Some(flow::v4(self.addr[0] as u32)),
-            L3::V6 => Some(flow::v6(self.addr[2], self.addr[3])),
+            L3::V4 => Some(flow::v4(addr[0] as u32)),
+            L3::V6 => Some(flow::v6(addr[2], addr[3])),
         }
+    }
+
+    /// The fields that tables compare, packed as [`words`] says.
+    #[inline]
+    pub(crate) fn words(&self) -> &[u64; WORDS] {
+        &self.words
+    }
+
+    /// Whether the packet has all of these headers ([`presence`]).
+    #[inline]
+    pub(crate) fn has(&self, presence: u64) -> bool {
+        self.words[LAST] & presence == presence
     }
 
     /// The addresses in [`FlowKey`]'s form.
     #[inline]
     pub(crate) fn addr(&self) -> &[u64; 4] {
-        &self.addr
+        self.words[ADDR..].first_chunk().expect("there are more words than that")
     }
+}
+
+/// The bits of a word that are a MAC address.
+const MAC_BITS: u64 = !0xffff;
+
+#[inline]
+fn mac(word: u64) -> MacAddr {
+    let [a, b, c, d, e, f, ..] = word.to_be_bytes();
+    MacAddr([a, b, c, d, e, f])
 }
 
 /// Parses `head`, the first bytes of a frame of `frame_len` bytes; bytes of `head` beyond `frame_len` are not looked at.
@@ -205,16 +247,19 @@ pub fn parse_into(h: &mut Headers, head: &[u8], frame_len: usize) {
         return;
     };
     h.ethernet = true;
+    h.words[LAST] = presence::ETHERNET;
     let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *eth;
-    h.dst = MacAddr([d0, d1, d2, d3, d4, d5]);
-    h.src = MacAddr([s0, s1, s2, s3, s4, s5]);
-    match u16::from_be_bytes([t0, t1]) {
-        ETHERTYPE_VLAN | ETHERTYPE_QINQ | ETHERTYPE_QINQ_OLD => tagged(&frame, h),
-        ethertype => network(&frame, ETH_LEN, ethertype, h),
+    let src_and_type = u64::from_be_bytes([s0, s1, s2, s3, s4, s5, t0, t1]);
+    h.words[MACS[0]] = u64::from_be_bytes([d0, d1, d2, d3, d4, d5, s0, s1]) & MAC_BITS;
+    h.words[MACS[1]] = src_and_type & MAC_BITS;
+    match src_and_type as u16 {
+        ETHERTYPE_VLAN | ETHERTYPE_QINQ | ETHERTYPE_QINQ_OLD => tagged(frame, h),
+        ethertype => network(frame, ETH_LEN, ethertype, h),
     }
 }
 
 /// A snapshot and the length of the frame that it was taken of; never longer than the frame.
+#[derive(Clone, Copy)]
 struct Frame<'a> {
     head: &'a [u8],
     len: usize,
@@ -223,27 +268,32 @@ struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// `N` bytes from `at`, if the snapshot holds them.
     #[inline]
-    fn take<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
+    fn take<const N: usize>(self, at: usize) -> Option<&'a [u8; N]> {
         self.head.get(at..)?.first_chunk()
     }
 
     /// Whether the frame itself, not only the snapshot, is shorter than `end`.
     #[inline]
-    fn ends_before(&self, end: usize) -> bool {
+    fn ends_before(self, end: usize) -> bool {
         self.len < end
     }
 }
 
 /// Walks the VLAN tags and goes on behind them. Apart from [`parse`] so that there all offsets are constants.
 #[inline(never)]
-fn tagged(frame: &Frame, h: &mut Headers) {
+fn tagged(frame: Frame, h: &mut Headers) {
     let mut at = ETH_LEN;
     for _ in 0..MAX_TAGS {
         let Some(&[c0, c1, t0, t1]) = frame.take::<TAG_LEN>(at) else {
             h.malformed = frame.ends_before(at + TAG_LEN).then_some(Malformed::VlanTag);
             return;
         };
-        h.vlan = h.vlan.or(Some(u16::from_be_bytes([c0, c1])));
+        if h.vlan.is_none() {
+            let tci = u16::from_be_bytes([c0, c1]);
+            h.vlan = Some(tci);
+            h.words[MACS[1]] |= u64::from(tci);
+            h.words[LAST] |= presence::VLAN;
+        }
         at += TAG_LEN;
         match u16::from_be_bytes([t0, t1]) {
             ETHERTYPE_VLAN | ETHERTYPE_QINQ | ETHERTYPE_QINQ_OLD => {}
@@ -255,8 +305,9 @@ fn tagged(frame: &Frame, h: &mut Headers) {
 
 /// The network layer, `ethertype`, that starts at `at`.
 #[inline(always)]
-fn network(frame: &Frame, at: usize, ethertype: u16, h: &mut Headers) {
+fn network(frame: Frame, at: usize, ethertype: u16, h: &mut Headers) {
     h.ethertype = ethertype;
+    h.words[MACS[0]] |= u64::from(ethertype);
     h.l3_offset = at as u16;
     match ethertype {
         ETHERTYPE_IPV4 => ipv4(frame, at, h),
@@ -266,7 +317,7 @@ fn network(frame: &Frame, at: usize, ethertype: u16, h: &mut Headers) {
 }
 
 #[inline(always)]
-fn ipv4(frame: &Frame, at: usize, h: &mut Headers) {
+fn ipv4(frame: Frame, at: usize, h: &mut Headers) {
     let Some(ip) = frame.take::<IPV4_LEN>(at) else {
         h.malformed = frame.ends_before(at + IPV4_LEN).then_some(Malformed::Ipv4Header);
         return;
@@ -285,9 +336,10 @@ fn ipv4(frame: &Frame, at: usize, h: &mut Headers) {
         h.malformed = Some(Malformed::IpLength);
     }
     h.l3 = L3::V4;
-    h.addr[0] = u64::from_be_bytes([ip[12], ip[13], ip[14], ip[15], ip[16], ip[17], ip[18], ip[19]]);
+    h.words[ADDR] = u64::from_be_bytes([ip[12], ip[13], ip[14], ip[15], ip[16], ip[17], ip[18], ip[19]]);
     h.protocol = ip[9];
     h.tos = ip[1];
+    h.words[LAST] |= u64::from(h.protocol) << 24 | u64::from(h.tos) << 16 | presence::V4;
     // More-fragments or an offset; the don't-fragment bit means nothing here.
     h.fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
     if !h.fragment {
@@ -296,7 +348,7 @@ fn ipv4(frame: &Frame, at: usize, h: &mut Headers) {
 }
 
 #[inline(always)]
-fn ipv6(frame: &Frame, at: usize, h: &mut Headers) {
+fn ipv6(frame: Frame, at: usize, h: &mut Headers) {
     let Some(ip) = frame.take::<IPV6_LEN>(at) else {
         h.malformed = frame.ends_before(at + IPV6_LEN).then_some(Malformed::Ipv6Header);
         return;
@@ -312,7 +364,7 @@ fn ipv6(frame: &Frame, at: usize, h: &mut Headers) {
     }
     h.l3 = L3::V6;
     let (words, _) = ip[8..].as_chunks::<8>();
-    for (addr, word) in h.addr.iter_mut().zip(words) {
+    for (addr, word) in h.words[ADDR..LAST].iter_mut().zip(words) {
         *addr = u64::from_be_bytes(*word);
     }
     h.tos = (u16::from_be_bytes([ip[0], ip[1]]) >> 4) as u8;
@@ -322,11 +374,12 @@ fn ipv6(frame: &Frame, at: usize, h: &mut Headers) {
         PROTO_TCP | PROTO_UDP => transport(frame, l4, end, h),
         _ => extensions(frame, l4, end, h),
     }
+    h.words[LAST] |= u64::from(h.protocol) << 24 | u64::from(h.tos) << 16 | presence::V6;
 }
 
 /// Walks IPv6 extension headers from `at`; the packet ends at `end`.
 #[inline(never)]
-fn extensions(frame: &Frame, mut at: usize, end: usize, h: &mut Headers) {
+fn extensions(frame: Frame, mut at: usize, end: usize, h: &mut Headers) {
     for _ in 0..MAX_EXTENSIONS {
         if !matches!(
             h.protocol,
@@ -360,7 +413,7 @@ fn extensions(frame: &Frame, mut at: usize, end: usize, h: &mut Headers) {
 
 /// The first bytes of an extension header of `size` bytes, if packet, frame and snapshot hold all of it.
 fn extension<'a>(
-    frame: &Frame<'a>,
+    frame: Frame<'a>,
     at: usize,
     size: usize,
     end: usize,
@@ -378,7 +431,7 @@ fn extension<'a>(
 
 /// The transport header at `at` of an IP packet that ends at `end`.
 #[inline(always)]
-fn transport(frame: &Frame, at: usize, end: usize, h: &mut Headers) {
+fn transport(frame: Frame, at: usize, end: usize, h: &mut Headers) {
     h.l4_offset = Some(at as u16);
     let size = match h.protocol {
         PROTO_TCP => TCP_LEN,
@@ -396,15 +449,18 @@ fn transport(frame: &Frame, at: usize, end: usize, h: &mut Headers) {
             return;
         }
         h.tcp_flags = Some(tcp[13]);
-        h.ports = Some(ports([tcp[0], tcp[1], tcp[2], tcp[3]]));
+        h.words[LAST] |= u64::from(tcp[13]) << 8 | presence::TCP_FLAGS;
+        ports([tcp[0], tcp[1], tcp[2], tcp[3]], h);
     } else if let Some(&[a, b, c, d, ..]) = frame.take::<UDP_LEN>(at) {
-        h.ports = Some(ports([a, b, c, d]));
+        ports([a, b, c, d], h);
     }
 }
 
-#[inline]
-fn ports([a, b, c, d]: [u8; 4]) -> (u16, u16) {
-    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+#[inline(always)]
+fn ports(bytes: [u8; 4], h: &mut Headers) {
+    let both = u32::from_be_bytes(bytes);
+    h.ports = Some(((both >> 16) as u16, both as u16));
+    h.words[LAST] |= u64::from(both) << 32 | presence::PORTS;
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ fn whole(bytes: &[u8]) -> Headers {
 #[test]
 fn tcp_over_ipv4() {
     let h = tcp4().headers();
-    assert_eq!((h.dst, h.src), (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])));
+    assert_eq!((h.dst(), h.src()), (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])));
     assert_eq!((h.ethernet, h.ethertype, h.vlan, h.l3), (true, ETHERTYPE_IPV4, None, L3::V4));
     assert_eq!(h.src_ip(), Some("10.0.0.1".parse().unwrap()));
     assert_eq!(h.dst_ip(), Some("10.0.0.2".parse().unwrap()));
@@ -247,7 +247,7 @@ proptest! {
         let full = parse(&b, frame_len);
         for cut in 0..b.len() {
             let h = parse(&b[..cut], frame_len);
-            prop_assert!(h.l3 == L3::None || (h.l3, h.addr, h.tos) == (full.l3, full.addr, full.tos));
+            prop_assert!(h.l3 == L3::None || (h.l3, h.addr(), h.tos) == (full.l3, full.addr(), full.tos));
             prop_assert!(h.ports.is_none() || (h.ports, h.flow()) == (full.ports, full.flow()));
             prop_assert!(h.ethertype == 0 || h.ethertype == full.ethertype);
             prop_assert!(h.vlan.is_none() || h.vlan == full.vlan);

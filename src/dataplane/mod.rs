@@ -51,7 +51,9 @@ pub struct Context {
     tx_grace: u64,
     /// What was decided a moment ago.
     verdicts: VerdictCache,
-    /// The frames that go to each queue.
+    /// The queues that get frames of this burst, in the order in which they were found.
+    queues: [u8; BATCH],
+    /// The frames that go to each queue; none between bursts.
     by_queue: [rx::Frames; QUEUES],
     /// The RSS hash of each frame, if the guest wants it.
     hashes: [Option<RxHash>; BATCH],
@@ -72,6 +74,7 @@ impl Context {
             timers: Timers::default(),
             tx_grace: 0,
             verdicts: VerdictCache::default(),
+            queues: [0; BATCH],
             by_queue: [0; QUEUES],
             hashes: [None; BATCH],
             frame: vec![0; MAX_FRAME].into(),

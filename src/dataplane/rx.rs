@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use super::{Context, QUEUES};
 use crate::nic::{Nic, RxQueue};
 use crate::offload::{self, Accepts, Plan, RxHash};
+use crate::packet::Headers;
 use crate::port::capture::Capture;
-use crate::steer::{DropReason, Reason, Verdict};
+use crate::steer::{DropReason, Reason, Steering, Verdict};
 use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
 use crate::virtio::NetHeader;
 
@@ -42,24 +43,23 @@ pub fn receive(nic: &Nic, batch: &mut FrameBatch<'_>, frames: Frames, cx: &mut C
     }
     batch.parse();
     let hashed = nic.hash_in_header.load(Ordering::Relaxed);
-    let (mut queues, reasons) = steer(nic, batch, frames, hashed, cx);
+    let (queues, reasons) = steer(nic, batch, frames, hashed, cx);
     let accepts = nic.accepts();
-    while queues != 0 {
-        let queue = queues.trailing_zeros() as usize;
-        queues &= queues - 1;
+    for i in 0..queues {
+        let queue = usize::from(cx.queues[i]);
         deliver(nic, queue, batch, accepts, hashed, &reasons, cx);
     }
 }
 
-/// Decides for each frame. Returns the queues that get some (bit per queue; which ones is in the context), and why.
+/// Decides for each frame. Returns how many queues get some (which, and which ones, is in the context), and why.
 fn steer(
     nic: &Nic,
     batch: &FrameBatch<'_>,
     frames: Frames,
     hashed: bool,
     cx: &mut Context,
-) -> (u128, [Reason; BATCH]) {
-    let mut queues = 0u128;
+) -> (usize, [Reason; BATCH]) {
+    let mut queues = 0;
     let mut reasons = [Reason::Default; BATCH];
     nic.settle();
     let hits = &nic.rule_hits[cx.worker];
@@ -67,25 +67,26 @@ fn steer(
     let stamp = steering.stamp(&nic.learned, cx.now, nic.id());
     let traced = nic.trace.is_on();
     for i in indices(frames) {
-        if batch.frame(i).len() < MIN_FRAME {
-            nic.counters.drop_runt.add_shared(1);
-            continue;
-        }
         let h = batch.headers(i);
-        let now = cx.now;
-        let verdict = cx.verdicts.verdict(stamp, h, || steering.classify(h, &nic.learned, now));
+        let verdict = match cx.verdicts.find(stamp, h) {
+            Some(verdict) => verdict,
+            None if batch.frame(i).len() < MIN_FRAME => {
+                nic.counters.drop_runt.add_shared(1);
+                continue;
+            }
+            None => decide(&steering, nic, stamp, h, cx),
+        };
         if let Verdict::Queue { rule: Some(slot), .. } | Verdict::Drop { rule: Some(slot), .. } = verdict {
             let hits = &hits[slot.0 as usize];
             hits.store(hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         match verdict {
             Verdict::Queue { queue, reason, .. } => {
-                let q = usize::from(queue) % QUEUES;
-                if queues >> q & 1 == 0 {
-                    queues |= 1 << q;
-                    cx.by_queue[q] = 0;
-                }
-                cx.by_queue[q] |= 1 << i;
+                let frames = &mut cx.by_queue[usize::from(queue) % QUEUES];
+                // Without branches. Each frame adds one queue at most, so there is always room.
+                cx.queues[queues % BATCH] = (usize::from(queue) % QUEUES) as u8;
+                queues += usize::from(*frames == 0);
+                *frames |= 1 << i;
                 reasons[i] = reason;
             }
             Verdict::Drop { reason, .. } => count_drop(nic, reason),
@@ -100,6 +101,14 @@ fn steer(
         }
     }
     (queues, reasons)
+}
+
+/// Goes the long way to a verdict, and keeps it.
+#[inline(never)]
+fn decide(steering: &Steering, nic: &Nic, stamp: u64, h: &Headers, cx: &mut Context) -> Verdict {
+    let verdict = steering.classify(h, &nic.learned, cx.now);
+    cx.verdicts.keep(stamp, h, verdict);
+    verdict
 }
 
 #[cold]
@@ -158,7 +167,7 @@ fn deliver(
     cx: &mut Context,
 ) {
     let c = &nic.rx_counters[queue];
-    let frames = cx.by_queue[queue];
+    let frames = std::mem::take(&mut cx.by_queue[queue]);
     let mut guard = nic.rx[queue].enter_waiting();
     let Some(q) = guard.as_mut().and_then(|g| g.as_mut()) else {
         c.drop_queue_stopped.add_shared(u64::from(frames.count_ones()));
@@ -172,6 +181,11 @@ fn deliver(
         tally.reason = reasons[index];
         let hash = if hashed { cx.hashes[index] } else { None };
         let result = match offload::plan(&frame.net, frame.len(), accepts) {
+            // Nothing to tell the guest, as of most frames: then the header is a constant.
+            Plan::AsIs if frame.net.flags == 0 && hash.is_none() => {
+                let result = q.ring.push(NetHeader::default(), frame.head(), batch.tail(index), frame.len());
+                tally.count(result, frame.len())
+            }
             Plan::AsIs => {
                 let net = with_hash(hash, offload::rx_header(frame.net, accepts));
                 let result = q.ring.push(net, frame.head(), batch.tail(index), frame.len());

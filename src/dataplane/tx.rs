@@ -78,7 +78,7 @@ fn send(
         return Ok(());
     }
     c.packets.add(frames);
-    c.bytes.add((0..batch.len()).map(|i| batch.frame(i).len() as u64).sum());
+    c.bytes.add(batch.bytes());
     if !nic.is_link_up() {
         c.drop_link_down.add(frames);
         return Ok(());
@@ -103,9 +103,7 @@ fn learn(nic: &Nic, queue: usize, recent: &mut RecentFlows, batch: &mut FrameBat
     batch.parse();
     recent.start_burst(&nic.learned, cx.now);
     for i in 0..batch.len() {
-        if let Some(flow) = batch.headers(i).flow() {
-            recent.learn(&nic.learned, &flow, queue as u16);
-        }
+        recent.learn(&nic.learned, batch.headers(i), queue as u16);
     }
 }
 

@@ -16,9 +16,6 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// No packet's flow.
-    pub(crate) const NONE: FlowKey = FlowKey { addr: [0; 4], rest: 0 };
-
     /// From addresses that are packed already.
     #[inline]
     pub(super) fn packed(addr: [u64; 4], ports: (u16, u16), protocol: u8, l3: L3) -> Self {

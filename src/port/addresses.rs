@@ -75,9 +75,9 @@ impl Addresses {
         let table = self.0.read().expect("no panic with the table in hand");
         for i in 0..batch.len() {
             let h = batch.headers(i);
-            news |= !h.src.is_group() && table.seen.get(&h.src) != Some(&(from as u8));
-            match table.seen.get(&h.dst) {
-                Some(&at) if !h.dst.is_group() => to[usize::from(at)] |= 1 << i,
+            news |= !h.src().is_group() && table.seen.get(&h.src()) != Some(&(from as u8));
+            match table.seen.get(&h.dst()) {
+                Some(&at) if !h.dst().is_group() => to[usize::from(at)] |= 1 << i,
                 _ => flooded |= 1 << i,
             }
         }
@@ -98,7 +98,7 @@ impl Addresses {
     fn learn(&self, from: usize, share: usize, batch: &FrameBatch<'_>) {
         let mut table = self.0.write().expect("no panic with the table in hand");
         for i in 0..batch.len() {
-            let src = batch.headers(i).src;
+            let src = batch.headers(i).src();
             if !src.is_group() {
                 table.learn(src, from, share);
             }

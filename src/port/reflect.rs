@@ -22,10 +22,11 @@ impl Port for Reflector {
         batch.parse();
         if self.swap_macs {
             for i in 0..batch.len() {
-                let (dst, src) = batch.frame_mut(i).head_mut()[..12].split_at_mut(6);
-                dst.swap_with_slice(src);
-                let h = batch.headers_mut(i);
-                std::mem::swap(&mut h.dst, &mut h.src);
+                let (both, _) = batch.frame_mut(i).head_mut().as_chunks_mut::<6>();
+                if let [dst, src, ..] = both {
+                    std::mem::swap(dst, src);
+                }
+                batch.headers_mut(i).swap_macs();
             }
         }
         tx::cross(from, batch, rx::all(batch), cx);

@@ -4,7 +4,7 @@
 //!
 //! Deciding about a packet takes a look into the rules, the learned flows and the RSS table, each with a hash of its own.
 //! Most packets follow others of the same flow, so each worker keeps verdicts, direct-mapped: a verdict is a function of the
-//! fields that steering can look at (a [`Key`] holds all of them) and of the state of steering alone, and an entry holds
+//! fields that steering can look at ([`Headers`] have all of them in a few words) and of the state of steering alone, and an entry holds
 //! both, the latter as a *stamp* that is never the same again once anything has changed that could change a verdict
 //! ([`Steering::stamp`]). So an entry is either right or does not match, and nothing ever has to be removed. Costs stay
 //! the same however many rules there are.
@@ -13,56 +13,57 @@
 //! and nothing else. Packets that are no flow (ARP, fragments, malformed ones) always take the long way.
 
 use super::Verdict;
-use super::key::Key;
 use crate::packet::Headers;
+use crate::packet::words::{WORDS, presence, same};
 
 /// Verdicts that are kept.
 const VERDICTS: usize = 256;
 
-struct Entry {
-    /// 0 is no stamp.
+/// What a verdict is about, and its stamp (0 is none): one cache line.
+#[repr(align(64))]
+#[derive(Clone, Copy, Default)]
+struct Line {
+    words: [u64; WORDS],
     stamp: u64,
-    key: Key,
-    verdict: Verdict,
 }
 
 /// A worker's recent verdicts, about packets for any of its NICs.
-pub struct VerdictCache(Box<[Entry; VERDICTS]>);
+pub struct VerdictCache {
+    lines: Box<[Line; VERDICTS]>,
+    verdicts: Box<[Verdict; VERDICTS]>,
+}
 
 impl Default for VerdictCache {
     fn default() -> Self {
         let none = Verdict::Drop { reason: super::DropReason::NoQueue, rule: None };
-        VerdictCache(Box::new(std::array::from_fn(|_| Entry {
-            stamp: 0,
-            key: Key::default(),
-            verdict: none,
-        })))
+        VerdictCache { lines: Box::new([Line::default(); VERDICTS]), verdicts: Box::new([none; VERDICTS]) }
     }
 }
 
 impl VerdictCache {
-    /// The verdict about a packet with these headers, which `decide` reaches if it is not known. `stamp` must have been
-    /// taken before, and is not 0.
+    /// The verdict about a packet with these headers, if it is known. `stamp` is not 0.
     #[inline]
-    pub fn verdict(&mut self, stamp: u64, headers: &Headers, decide: impl FnOnce() -> Verdict) -> Verdict {
-        if headers.ports.is_none() {
-            return decide();
+    pub fn find(&self, stamp: u64, headers: &Headers) -> Option<Verdict> {
+        let place = place(headers.words());
+        let line = &self.lines[place];
+        (line.stamp == stamp && same(&line.words, headers.words())).then(|| self.verdicts[place])
+    }
+
+    /// Keeps a verdict. `stamp` must have been taken before it was reached.
+    pub fn keep(&mut self, stamp: u64, headers: &Headers, verdict: Verdict) {
+        if headers.has(presence::PORTS) {
+            let words = *headers.words();
+            let place = place(&words);
+            self.lines[place] = Line { words, stamp };
+            self.verdicts[place] = verdict;
         }
-        let key = Key::of(headers);
-        let entry = &mut self.0[place(&key)];
-        if entry.stamp == stamp && entry.key.same(&key) {
-            return entry.verdict;
-        }
-        let verdict = decide();
-        *entry = Entry { stamp, key, verdict };
-        verdict
     }
 }
 
 /// By addresses and ports, and by TCP flags: segments of one flow that differ in them must not push each other out.
 #[inline]
-fn place(&Key([_, _, a, b, c, d, rest]): &Key) -> usize {
-    let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ rest.rotate_left(8))
+fn place(&[_, _, a, b, c, d, last]: &[u64; WORDS]) -> usize {
+    let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ last.rotate_left(8))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - VERDICTS.trailing_zeros())) as usize
 }
@@ -99,11 +100,11 @@ mod tests {
         fn check(&mut self, h: &Headers) -> Verdict {
             let stamp = self.steering.stamp(&self.learned, self.now, 1);
             let truth = self.steering.classify(h, &self.learned, self.now);
-            for _ in 0..2 {
-                let verdict =
-                    self.cache.verdict(stamp, h, || self.steering.classify(h, &self.learned, self.now));
-                assert_eq!(verdict, truth);
+            if let Some(known) = self.cache.find(stamp, h) {
+                assert_eq!(known, truth);
             }
+            self.cache.keep(stamp, h, truth);
+            assert_eq!(self.cache.find(stamp, h), Some(truth));
             truth
         }
     }
@@ -157,12 +158,12 @@ mod tests {
         let mut t = Both::new();
         let h = tcp4().headers();
         let rule = NtupleSpec {
-            src_mac: Some(Masked { value: h.src, mask: crate::virtio::MacAddr([255; 6]) }),
+            src_mac: Some(Masked { value: h.src(), mask: crate::virtio::MacAddr([255; 6]) }),
             ..NtupleSpec::new(FlowType::Tcp4, 3)
         };
         t.steering.filters_mut().add_ntuple(rule).unwrap();
-        let mut other = h;
-        other.src = crate::virtio::MacAddr([2, 9, 9, 9, 9, 9]);
+        let src = crate::virtio::MacAddr([2, 9, 9, 9, 9, 9]);
+        let other = crate::packet::frames::Frame { src, ..tcp4() }.headers();
         for _ in 0..2 {
             assert!(matches!(t.check(&h), Verdict::Queue { queue: 3, .. }));
             assert!(!matches!(t.check(&other), Verdict::Queue { rule: Some(_), .. }));

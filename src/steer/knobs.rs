@@ -8,7 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::key::{HAS_V4, HAS_V6, Key, Mask};
+use super::key::{Key, Mask};
+use crate::packet::words::presence;
 
 /// Longest delay.
 pub const DELAY_MAX: Duration = Duration::from_secs(3600);
@@ -121,7 +122,7 @@ impl FilterKey {
             FilterKey::Any => true,
             FilterKey::FiveTuple => all,
             FilterKey::FourTuple => fields.contains(&Part::All),
-            FilterKey::Ipv4 => all && key.presence() & HAS_V4 != 0,
+            FilterKey::Ipv4 => all && key.presence() & presence::V4 != 0,
         }
     }
 }
@@ -145,7 +146,7 @@ fn part(mask: u64, all: u64) -> Part {
 /// How much of both addresses is compared; none if the mask does not say of which IP version they are.
 fn addresses(key: &Key) -> Option<(Part, Part)> {
     let [_, _, a, b, c, d, _] = key.0;
-    match (key.presence() & HAS_V4 != 0, key.presence() & HAS_V6 != 0) {
+    match (key.presence() & presence::V4 != 0, key.presence() & presence::V6 != 0) {
         (true, false) => Some((part(a >> 32, 0xffff_ffff), part(a & 0xffff_ffff, 0xffff_ffff))),
         (false, true) => {
             let both = |x, y| match (part(x, u64::MAX), part(y, u64::MAX)) {

@@ -3,7 +3,7 @@
 //! # Theory of operation
 //!
 //! A busy flow sends millions of packets between two changes of its entry. Each transmit queue therefore keeps a few
-//! flows, direct-mapped, and shows only others to the shared [`LearnTable`]: a comparison in its own cache instead of a keyed hash and a
+//! flows, direct-mapped, in the form in which the parser leaves them, and shows only others to the shared [`LearnTable`]: a comparison in its own cache instead of a keyed hash and a
 //! search. The states of an entry are *empty* and *shown*. It is shown only as long as showing it again would change nothing, which
 //! ends for all entries at once when the second turns (the table's entry must be refreshed) or when anything was moved,
 //! evicted or cleared ([`LearnTable::changes`]): then the cache empties itself.
@@ -12,22 +12,29 @@
 //! nothing else.
 
 use super::learn::{LearnTable, Tick};
-use crate::packet::FlowKey;
+use crate::packet::Headers;
+use crate::packet::words::{LAST, presence, same};
 
 /// Flows that are kept.
 const FLOWS: usize = 64;
 
+/// The last words of [`Headers::words`]: addresses, and the last one as far as it belongs to the flow.
+type Words = [u64; 5];
+
+/// The bits that do not: TOS and TCP flags.
+const NO_FLOW: u64 = 0xff_ff00;
+
 /// A transmit queue's recent flows.
 #[derive(Debug)]
 pub struct RecentFlows {
-    flows: [FlowKey; FLOWS],
+    flows: [Words; FLOWS],
     changes: u64,
     now: Tick,
 }
 
 impl Default for RecentFlows {
     fn default() -> Self {
-        RecentFlows { flows: [FlowKey::NONE; FLOWS], changes: u64::MAX, now: Tick::default() }
+        RecentFlows { flows: [[0; 5]; FLOWS], changes: u64::MAX, now: Tick::default() }
     }
 }
 
@@ -37,45 +44,49 @@ impl RecentFlows {
     pub fn start_burst(&mut self, table: &LearnTable, now: Tick) {
         let changes = table.changes();
         if (self.changes, self.now) != (changes, now) {
-            *self = RecentFlows { flows: [FlowKey::NONE; FLOWS], changes, now };
+            *self = RecentFlows { flows: [[0; 5]; FLOWS], changes, now };
         }
     }
 
-    /// As [`LearnTable::learn`], unless that was done for this flow a moment ago.
+    /// As [`LearnTable::learn`], unless that was done for this packet's flow a moment ago, or it has none.
     #[inline]
-    pub fn learn(&mut self, table: &LearnTable, sent: &FlowKey, tx_queue: u16) {
-        let place = &mut self.flows[place(sent)];
-        if place != sent {
-            *place = *sent;
-            table.learn(sent, tx_queue, self.now);
+    pub fn learn(&mut self, table: &LearnTable, sent: &Headers, tx_queue: u16) {
+        if !sent.has(presence::PORTS) {
+            return;
+        }
+        let &[a, b, c, d] = sent.addr();
+        let words = [a, b, c, d, sent.words()[LAST] & !NO_FLOW];
+        let kept = &mut self.flows[place(&words)];
+        // An empty entry has no ports.
+        if !same(kept, &words) {
+            *kept = words;
+            if let Some(flow) = sent.flow() {
+                table.learn(&flow, tx_queue, self.now);
+            }
         }
     }
 }
 
 #[inline]
-fn place(flow: &FlowKey) -> usize {
-    let [a, b, c, d] = flow.addr;
-    let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ flow.rest.rotate_left(8))
+fn place(&[a, b, c, d, last]: &Words) -> usize {
+    let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ last.rotate_left(8))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - FLOWS.trailing_zeros())) as usize
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
-
     use super::*;
-    use crate::packet::PROTO_UDP;
+    use crate::packet::frames::{Frame, tcp4};
     use crate::steer::LearnConfig;
 
-    fn flow(port: u16) -> FlowKey {
-        let ip = |n| IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
-        FlowKey::new(ip(1), ip(2), PROTO_UDP, (port, 9)).unwrap()
+    fn flow(port: u16) -> Headers {
+        Frame { ports: (port, 9), ..tcp4() }.headers()
     }
 
     /// What the table says of the answers to `flow`.
-    fn queue(table: &LearnTable, flow: &FlowKey, now: Tick) -> Option<u16> {
-        table.lookup(&flow.reversed(), now)
+    fn queue(table: &LearnTable, flow: &Headers, now: Tick) -> Option<u16> {
+        table.lookup(&flow.flow().unwrap().reversed(), now)
     }
 
     #[test]

@@ -137,15 +137,15 @@ impl RxFilter {
 
     fn takes(&self, h: &Headers) -> bool {
         let mode = self.mode;
-        let listed = || self.addresses.binary_search(&h.dst).is_ok();
+        let listed = || self.addresses.binary_search(&h.dst()).is_ok();
         if !h.ethernet {
             false
-        } else if h.dst == MacAddr([0xff; 6]) {
+        } else if h.dst() == MacAddr([0xff; 6]) {
             !mode.no_broadcast
-        } else if h.dst.is_group() {
+        } else if h.dst().is_group() {
             !mode.no_multicast && (mode.all_multicast || listed())
         } else {
-            !mode.no_unicast && (mode.all_unicast || h.dst == self.mac || listed())
+            !mode.no_unicast && (mode.all_unicast || h.dst() == self.mac || listed())
         }
     }
 }

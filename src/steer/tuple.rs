@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 
 use super::hash::Seed;
 use super::key::{Key, WORDS};
+use crate::packet::words::same;
 
 /// Tuples that may exist at once: groups times masks in use.
 pub(crate) const MAX_TUPLES: usize = 64;
@@ -189,7 +190,7 @@ impl TupleSpace {
                 if (entry >> 32) as u32 == tag {
                     let slot = entry as u32 - 1;
                     let line = &self.lines[slot as usize];
-                    if line.key.same(&masked) && line.tuple() == tuple.id {
+                    if same(&line.key.0, &masked.0) && line.tuple() == tuple.id {
                         if line.rank > best {
                             (best, found) = (line.rank, slot);
                         }

@@ -171,6 +171,11 @@ impl<'m> FrameBatch<'m> {
         self.len == 0
     }
 
+    /// Bytes of all its frames.
+    pub fn bytes(&self) -> u64 {
+        self.store.frames[..self.len].iter().map(|f| u64::from(f.len)).sum()
+    }
+
     /// Adds a frame that lies in ordinary memory, if there is room for one more.
     pub fn push_slice(&mut self, net: NetHeader, frame: &'m [u8]) -> bool {
         let (head, tail) = frame.split_at(frame.len().min(HEAD));
@@ -255,9 +260,8 @@ impl<'m> FrameBatch<'m> {
     /// Parses all frames, once.
     pub fn parse(&mut self) {
         if !self.parsed {
-            for i in 0..self.len {
-                let f = &self.store.frames[i];
-                packet::parse_into(&mut self.store.headers[i], f.head(), f.len as usize);
+            for (h, f) in self.store.headers.iter_mut().zip(&self.store.frames[..self.len]) {
+                packet::parse_into(h, f.head(), f.len as usize);
             }
             self.parsed = true;
         }

@@ -80,10 +80,8 @@ unsafe fn copy_head(from: *const u8, to: *mut u8, n: usize) {
     unsafe fn ends<const W: usize>(from: *const u8, to: *mut u8, n: usize) {
         // SAFETY: W <= n, so both blocks lie within the n bytes that the caller vouches for.
         unsafe {
-            let first = from.cast::<[u8; W]>().read_unaligned();
-            let last = from.add(n - W).cast::<[u8; W]>().read_unaligned();
-            to.cast::<[u8; W]>().write_unaligned(first);
-            to.add(n - W).cast::<[u8; W]>().write_unaligned(last);
+            std::ptr::copy_nonoverlapping(from, to, W);
+            std::ptr::copy_nonoverlapping(from.add(n - W), to.add(n - W), W);
         }
     }
     // SAFETY: the caller's contract; each arm's width is at most n.

@@ -130,6 +130,7 @@ impl RxRing {
         self.push_words(NetHeader { num_buffers: 1, ..net }.to_words(), head, tail, len)
     }
 
+    #[inline(always)]
     fn push_words(
         &mut self,
         net: (u64, u32),

@@ -68,18 +68,18 @@ impl TxRing {
             self.heads[i] = head;
             self.ring.prefetch_desc(head);
         }
-        let mut first = [Desc::default(); BATCH];
-        for (desc, head) in first.iter_mut().zip(&self.heads[..n]) {
+        let mut first = [(Desc::default(), std::ptr::null()); BATCH];
+        for ((desc, whole), head) in first.iter_mut().zip(&self.heads[..n]) {
             *desc = self.ring.desc(*head);
-            if let Some((p, _)) = self.ring.memory().translate(desc.addr) {
-                prefetch(p);
-                prefetch(p.wrapping_add(CACHE_LINE));
-            }
+            *whole = whole_frame(&self.ring, *desc);
+            prefetch(*whole);
+            prefetch(whole.wrapping_add(CACHE_LINE));
         }
         let in_band = self.ring.setup().in_band;
-        for (i, desc) in first[..n].iter().enumerate() {
+        for (i, (desc, whole)) in first[..n].iter().enumerate() {
             let first_segment = batch.next_slot().1.len();
-            let ends = match gather(&self.ring, *desc, &mut batch) {
+            // SAFETY: whole_frame() has found it, in the same memory.
+            let ends = match unsafe { gather(&self.ring, *desc, *whole, &mut batch) } {
                 Ok(()) => {
                     in_band
                         && batch.last_ethertype() == ETHERTYPE_CHANNEL.to_be_bytes()
@@ -124,14 +124,14 @@ impl TxRing {
 
     /// Returns to the guest what the last [`pop`](Self::pop) took; returns how many chains that were.
     pub fn complete(&mut self) -> usize {
-        let written = self.pending.finish();
-        for i in 0..self.taken {
-            // The command's chain is the last one.
-            let len = if i + 1 == self.taken { written } else { 0 };
-            self.ring.put_used(self.heads[i], len);
+        let taken = std::mem::take(&mut self.taken);
+        if let Some((last, others)) = self.heads[..taken].split_last() {
+            others.iter().for_each(|head| self.ring.put_used(*head, 0));
+            // If there was a command, it is in the last one.
+            self.ring.put_used(*last, self.pending.finish());
+            self.ring.publish();
         }
-        self.ring.publish();
-        std::mem::take(&mut self.taken)
+        taken
     }
 
     /// Malformed chains since the last call.
@@ -140,29 +140,46 @@ impl TxRing {
     }
 }
 
-/// Puts the frame of one chain into the batch.
+/// Where header and frame are, if they lie in one piece of memory, as those of by far the most chains do; else null.
 #[inline(always)]
-fn gather(ring: &SplitRing, first: Desc, batch: &mut FrameBatch<'_>) -> Result<(), BadChain> {
+fn whole_frame(ring: &SplitRing, first: Desc) -> *const u8 {
     let header_len = ring.setup().header_len as u32;
-    // By far the most common chain, header and frame in one piece of memory.
     if first.flags & (DESC_F_NEXT | DESC_F_WRITE | DESC_F_INDIRECT) == 0
-        && first.len >= header_len + MIN_FRAME as u32
-        && first.len <= header_len + MAX_FRAME as u32
+        && (header_len + MIN_FRAME as u32..=header_len + MAX_FRAME as u32).contains(&first.len)
         && let Some((p, room)) = ring.memory().translate(first.addr)
         && room >= u64::from(first.len)
     {
+        p
+    } else {
+        std::ptr::null()
+    }
+}
+
+/// Puts the frame of one chain into the batch.
+///
+/// # Safety
+/// `whole` must be what [`whole_frame`] says of the chain in the ring's present memory.
+#[inline(always)]
+unsafe fn gather(
+    ring: &SplitRing,
+    first: Desc,
+    whole: *const u8,
+    batch: &mut FrameBatch<'_>,
+) -> Result<(), BadChain> {
+    let header_len = ring.setup().header_len as u32;
+    if !whole.is_null() {
         let len = first.len - header_len;
         let (slot, segments) = batch.next_slot();
         let first_segment = segments.len();
         let head_len = len.min(HEAD as u32);
-        // SAFETY: translate() said that `room` bytes from p are mapped, and header_len + len fit into them (a legacy
-        // header is 2 bytes shorter than what is read, which are then the frame's). The head's storage holds HEAD bytes.
+        // SAFETY: whole_frame() said that header_len + len bytes are mapped (a legacy header is 2 bytes shorter than what is
+        // read, which are then the frame's). The head's storage holds HEAD bytes.
         let net = unsafe {
             let net = NetHeader::from_words(
-                u64::from_le(p.cast::<u64>().read_unaligned()),
-                u32::from_le(p.add(8).cast::<u32>().read_unaligned()),
+                u64::from_le(whole.cast::<u64>().read_unaligned()),
+                u32::from_le(whole.add(8).cast::<u32>().read_unaligned()),
             );
-            let frame = p.add(header_len as usize);
+            let frame = whole.add(header_len as usize);
             copy_head(frame, slot.storage(), head_len as usize);
             if len > head_len {
                 segments.push(Segment::from_raw(frame.add(head_len as usize), len - head_len));
