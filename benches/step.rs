@@ -55,7 +55,7 @@ impl Bed {
             latency: false,
             profile: None,
         };
-        let nic = Arc::new(Nic::new(1, config, vec![Arc::clone(&handle)], None));
+        let nic = Arc::new(Nic::new(1, config, vec![Arc::clone(&handle)], 1, None));
         nic.features.store(DEVICE_FEATURES, Ordering::Relaxed);
 
         let mut template = Template::new(&traffic());

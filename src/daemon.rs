@@ -106,7 +106,7 @@ impl Daemon {
                 (0..pairs).map(|p| Arc::clone(&handles[(next + p) % handles.len()])).collect();
             next += pairs;
             let capture = daemon.capture(nic_config, &mut files)?;
-            let nic = Arc::new(Nic::new(i as u16 + 1, nic_config.clone(), of_pair, capture));
+            let nic = Arc::new(Nic::new(i as u16 + 1, nic_config.clone(), of_pair, handles.len(), capture));
             let ports = ports(&nic, switches[i].as_ref())?;
             for (pair, port) in ports.into_iter().enumerate() {
                 sources[nic.workers[pair].id()].push(Source::new(Arc::clone(&nic), pair, port));

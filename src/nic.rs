@@ -203,16 +203,17 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Makes a NIC without a driver, number `id` in the process, from 1; queue pair `i` is served by `workers[i]`.
+    /// Makes a NIC without a driver, number `id` in the process, from 1; queue pair `i` is served by `workers[i]`. Any of the
+    /// process's workers, `of_workers` in all, may bring it frames of other NICs.
     pub fn new(
         id: u16,
         config: NicConfig,
         workers: Vec<Arc<WorkerHandle>>,
+        of_workers: usize,
         capture: Option<Capture>,
     ) -> Self {
         let pairs = usize::from(config.queue_pairs);
         assert_eq!(workers.len(), pairs);
-        let most_workers = workers.iter().map(|w| w.id() + 1).max().unwrap_or(1);
         let rules = config.steer.filter_capacity as usize;
         Nic {
             id,
@@ -226,7 +227,7 @@ impl Nic {
             rx_counters: (0..pairs).map(|_| RxCounters::default()).collect(),
             tx_counters: (0..pairs).map(|_| TxCounters::default()).collect(),
             counters: NicCounters::default(),
-            rule_hits: (0..most_workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect(),
+            rule_hits: (0..of_workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect(),
             features: AtomicU64::new(0),
             connected: AtomicBool::new(false),
             link_up: AtomicBool::new(true),
@@ -429,7 +430,7 @@ mod tests {
     #[test]
     fn hits_are_summed_over_workers_and_a_new_rule_has_none() {
         let workers = (0..3).map(|i| Arc::new(WorkerHandle::new(i).unwrap())).collect();
-        let nic = Nic::new(1, crate::dataplane::testing::config(3), workers, None);
+        let nic = Nic::new(1, crate::dataplane::testing::config(3), workers, 3, None);
         let slot = RuleSlot(5);
         nic.rule_hits.iter().for_each(|w| w[5].store(7, Ordering::Relaxed));
         assert_eq!((nic.hits(slot), nic.hits(RuleSlot(4))), (21, 0));

@@ -26,7 +26,7 @@ static NIC: LazyLock<Mutex<Nic>> = LazyLock::new(|| {
     let nics = vec![format!("n0,socket=/n0,queues=4,filters={RULES}").parse().expect("a NIC")];
     let config = Settings { nics, ..Settings::default() }.build().expect("a configuration").nics.remove(0);
     let worker = Arc::new(WorkerHandle::new(0).expect("an epoll"));
-    let nic = Nic::new(1, config, vec![worker; 4], None);
+    let nic = Nic::new(1, config, vec![worker; 4], 1, None);
     let mut steering = nic.steering.write().unwrap();
     steering.set_enabled(ENABLED);
     steering.filters_mut().add_ntuple(NtupleSpec::new(FlowType::Udp6, 1)).unwrap();

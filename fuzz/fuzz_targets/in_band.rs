@@ -56,7 +56,7 @@ static NICS: LazyLock<[Nic; 3]> = LazyLock::new(|| {
             profile: None,
         };
         let worker = Arc::new(WorkerHandle::new(0).expect("descriptors"));
-        Nic::new(1, config, vec![worker; 4], None)
+        Nic::new(1, config, vec![worker; 4], 1, None)
     })
 });
 

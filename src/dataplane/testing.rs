@@ -97,7 +97,7 @@ impl Bed {
     pub(crate) fn with(pairs: u16, features: u64, capture: Option<Capture>) -> Self {
         let worker = Arc::new(WorkerHandle::new(0).unwrap());
         let workers = vec![Arc::clone(&worker); pairs.into()];
-        let nic = Arc::new(Nic::new(1, config(pairs), workers, capture));
+        let nic = Arc::new(Nic::new(1, config(pairs), workers, 1, capture));
         nic.features.store(features, Ordering::Relaxed);
         let mut bed = Bed { nic, worker, rx: Vec::new(), tx: Vec::new(), cx: Context::new(0) };
         for i in 0..usize::from(pairs) {

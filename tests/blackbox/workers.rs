@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flownic::testkit::{Flownic, Guest, Layout, frame, soon};
 use flownic::virtio::*;
+use serde_json::json;
 
 use crate::{FLOWNIC, expect_counter, ping, stats};
 
@@ -60,6 +61,36 @@ fn no_kick_and_no_signal_is_lost_between_workers() {
         for features in ["", "-event_idx"] {
             let mut guest = flownic.guest("n0").queue_pairs(4).features(features).connect().unwrap();
             (0..2000).for_each(|i| drop(ping(&mut guest, i % 4)));
+        }
+    }
+}
+
+#[test]
+fn any_worker_brings_frames_to_any_nic() {
+    // However queues come to be shared out: each with a worker of its own, and more on one side.
+    for (pairs, poll) in [([1, 1, 1], "off"), ([1, 2, 1], "adaptive"), ([3, 1, 2], "off")] {
+        let nics = [0, 1, 2]
+            .map(|i| format!("n{i},socket=@/n{i},queues={},port=link:n{}", pairs[i], usize::from(i == 0)));
+        let flownic = two_workers(poll, &nics.each_ref().map(String::as_str));
+        let mut guests = [0, 1, 2].map(|i| {
+            let rule = json!({ "flow_type": "udp4", "dst_port": 9, "action": 0 });
+            flownic.ask(json!({ "command": "flows_add", "nic": format!("n{i}"), "rule": rule }));
+            flownic.guest(&format!("n{i}")).queue_pairs(pairs[i]).connect().unwrap()
+        });
+        for from in 0..3 {
+            for pair in 0..pairs[from] {
+                let sent = frame::udp(&format!("10.0.0.{from}:{}", 1000 + pair), "10.0.0.9:9", 60);
+                guests[from].send(pair, &sent);
+                for to in (0..3).filter(|to| *to != from) {
+                    let got =
+                        guests[to].recv_any(soon()).unwrap_or_else(|| panic!("{pairs:?}: {from} to {to}"));
+                    assert_eq!((got.frame, got.pair), (sent.clone(), 0));
+                }
+            }
+        }
+        for (i, own) in pairs.iter().enumerate() {
+            let hits = stats(&flownic, &format!("n{i}"))["rx"][0]["by_filter"].as_u64().unwrap();
+            assert_eq!(hits as usize, pairs.iter().sum::<usize>() - own, "{pairs:?}: n{i}");
         }
     }
 }
