@@ -1,6 +1,9 @@
 //! Frames for tests.
 
+use std::net::IpAddr;
+
 use super::*;
+use crate::virtio::MacAddr;
 
 /// What goes into a frame.
 #[derive(Debug, Clone)]

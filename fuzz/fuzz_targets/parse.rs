@@ -37,14 +37,14 @@ fuzz_target!(|input: &[u8]| {
     let frame_len = head.len() + usize::from(u16::from_be_bytes([*a, *b]));
     let h = parse(head, frame_len);
 
-    if let Some((src, dst)) = h.ports {
+    if let Some((src, dst)) = h.ports() {
         let at = usize::from(h.l4_offset.expect("ports have a place"));
         assert_eq!(head[at..at + 2], src.to_be_bytes());
         assert_eq!(head[at + 2..at + 4], dst.to_be_bytes());
-        assert!(!h.fragment && h.l3 != L3::None && matches!(h.protocol, 6 | 17));
+        assert!(!h.fragment && h.l3() != L3::None && matches!(h.protocol(), 6 | 17));
     }
-    match (h.l3, h.src_ip(), h.dst_ip()) {
-        (L3::None, None, None) => assert!(h.ports.is_none() && h.flow().is_none()),
+    match (h.l3(), h.src_ip(), h.dst_ip()) {
+        (L3::None, None, None) => assert!(h.ports().is_none() && h.flow().is_none()),
         (L3::V4, Some(IpAddr::V4(src)), Some(IpAddr::V4(dst))) => {
             let at = usize::from(h.l3_offset);
             assert_eq!(head[at + 12..at + 20], [src.octets(), dst.octets()].concat());
@@ -58,9 +58,9 @@ fuzz_target!(|input: &[u8]| {
 
     // A shorter snapshot of the same frame says less, not otherwise.
     let shorter = parse(&head[..head.len().min((*cut).into())], frame_len);
-    assert!(shorter.ports.is_none() || shorter.flow() == h.flow());
-    assert!(shorter.l3 == L3::None || (shorter.src_ip(), shorter.dst_ip()) == (h.src_ip(), h.dst_ip()));
-    assert!(shorter.vlan.is_none() || shorter.vlan == h.vlan);
+    assert!(shorter.ports().is_none() || shorter.flow() == h.flow());
+    assert!(shorter.l3() == L3::None || (shorter.src_ip(), shorter.dst_ip()) == (h.src_ip(), h.dst_ip()));
+    assert!(shorter.vlan().is_none() || shorter.vlan() == h.vlan());
     assert!(shorter.malformed.is_none() || shorter.malformed == h.malformed);
 
     let (nic, learned) = &*NIC;

@@ -394,7 +394,7 @@ mod tests {
         let fields = fields_of(&classifier, &keys).unwrap();
         assert_eq!(fields.mask(), mask_of(&classifier).mask());
         let frame = Frame::new("10.0.0.1", "10.0.0.2", 6, (9, 80));
-        let flags = frame.headers().tcp_flags.unwrap();
+        let flags = frame.headers().tcp_flags().unwrap();
         assert_eq!(fields.matches(&frame.headers()), flags == 0x10);
         keys[34 + 13] = flags;
         assert!(fields_of(&classifier, &keys).unwrap().matches(&frame.headers()));

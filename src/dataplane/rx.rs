@@ -69,7 +69,7 @@ fn steer(
     for i in indices(frames) {
         let h = batch.headers(i);
         let verdict = match cx.verdicts.find(stamp, h) {
-            Some(verdict) => verdict,
+            Some(verdict) => *verdict,
             None if batch.frame(i).len() < MIN_FRAME => {
                 nic.counters.drop_runt.add_shared(1);
                 continue;
@@ -126,7 +126,6 @@ fn count_drop(nic: &Nic, reason: DropReason) {
 /// What a burst into one queue came to.
 #[derive(Default)]
 struct Tally {
-    packets: u64,
     bytes: u64,
     by: [u64; Reason::ALL.len()],
     no_buffer: u64,
@@ -144,7 +143,6 @@ impl Tally {
     fn count(&mut self, result: Result<(), RxRefused>, len: usize) -> Result<(), RingFault> {
         match result {
             Ok(()) => {
-                self.packets += 1;
                 self.bytes += len as u64;
                 self.by[self.reason as usize] += 1;
             }
@@ -204,14 +202,15 @@ fn deliver(
         }
     }
     q.ring.publish();
+    let packets = tally.by.iter().sum();
     if q.ring.has_unsignalled() {
-        q.signal(nic, queue, tally.packets, tally.bytes, cx);
+        q.signal(nic, queue, packets, tally.bytes, cx);
     }
     c.bad_buffers.add(q.ring.take_bad_buffers());
     if let Some(file) = &nic.capture {
         capture(file, queue, batch, frames, cx);
     }
-    c.packets.add(tally.packets);
+    c.packets.add(packets);
     c.bytes.add(tally.bytes);
     c.by_filter.add(tally.by[Reason::Filter as usize]);
     c.by_learned.add(tally.by[Reason::Learned as usize]);

@@ -14,10 +14,18 @@ pub(crate) const WORDS: usize = 7;
 
 /// Where the Ethernet header's fields are: destination and source.
 pub(super) const MACS: [usize; 2] = [0, 1];
+/// The bits of those words that are a MAC address.
+pub(super) const MAC_BITS: u64 = !0xffff;
 /// Where the addresses begin.
 pub(super) const ADDR: usize = 2;
 /// Where what is most often asked for is.
 pub(crate) const LAST: usize = WORDS - 1;
+
+/// Its fields: by how many bits they are shifted.
+pub(super) const PORTS: u32 = 32;
+pub(super) const PROTOCOL: u32 = 24;
+pub(super) const TOS: u32 = 16;
+pub(super) const TCP_FLAGS: u32 = 8;
 
 /// Which headers there are, as bits of the last word.
 pub(crate) mod presence {

@@ -22,9 +22,9 @@ impl Port for Reflector {
         batch.parse();
         if self.swap_macs {
             for i in 0..batch.len() {
-                let (both, _) = batch.frame_mut(i).head_mut().as_chunks_mut::<6>();
-                if let [dst, src, ..] = both {
-                    std::mem::swap(dst, src);
+                if let Some(macs) = batch.frame_mut(i).head_mut().first_chunk_mut::<12>() {
+                    let &mut [a, b, c, d, e, f, g, h, i, j, k, l] = macs;
+                    *macs = [g, h, i, j, k, l, a, b, c, d, e, f];
                 }
                 batch.headers_mut(i).swap_macs();
             }

@@ -43,10 +43,10 @@ impl Default for VerdictCache {
 impl VerdictCache {
     /// The verdict about a packet with these headers, if it is known. `stamp` is not 0.
     #[inline]
-    pub fn find(&self, stamp: u64, headers: &Headers) -> Option<Verdict> {
+    pub fn find(&self, stamp: u64, headers: &Headers) -> Option<&Verdict> {
         let place = place(headers.words());
         let line = &self.lines[place];
-        (line.stamp == stamp && same(&line.words, headers.words())).then(|| self.verdicts[place])
+        (line.stamp == stamp && same(&line.words, headers.words())).then(|| &self.verdicts[place])
     }
 
     /// Keeps a verdict. `stamp` must have been taken before it was reached.
@@ -101,10 +101,10 @@ mod tests {
             let stamp = self.steering.stamp(&self.learned, self.now, 1);
             let truth = self.steering.classify(h, &self.learned, self.now);
             if let Some(known) = self.cache.find(stamp, h) {
-                assert_eq!(known, truth);
+                assert_eq!(*known, truth);
             }
             self.cache.keep(stamp, h, truth);
-            assert_eq!(self.cache.find(stamp, h), Some(truth));
+            assert_eq!(self.cache.find(stamp, h), Some(&truth));
             truth
         }
     }
@@ -129,7 +129,7 @@ mod tests {
             assert_eq!(t.check(&h), before);
         }
         let h = tcp4().headers();
-        let port = h.ports.unwrap().1;
+        let port = h.ports().unwrap().1;
         let rule = |action| NtupleSpec {
             dst_port: Some(Masked { value: port, mask: 0xffff }),
             ..NtupleSpec::new(FlowType::Tcp4, action)

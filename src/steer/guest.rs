@@ -263,7 +263,8 @@ mod tests {
         let mut check = |steering: &Steering, expected: Option<u16>| {
             let stamp = steering.stamp(&learned, NOW, 1);
             for _ in 0..2 {
-                let kept = cache.find(stamp, &h).unwrap_or_else(|| steering.classify(&h, &learned, NOW));
+                let kept =
+                    cache.find(stamp, &h).copied().unwrap_or_else(|| steering.classify(&h, &learned, NOW));
                 cache.keep(stamp, &h, kept);
                 assert_eq!(kept, steering.classify(&h, &learned, NOW));
                 if let Some(queue) = expected {

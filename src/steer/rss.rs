@@ -224,23 +224,23 @@ impl Toeplitz {
         if types & SHAPES != 0 {
             return self.shaped_hash(types, h);
         }
-        let (tcp, udp, ip, reports) = match h.l3 {
+        let (tcp, udp, ip, reports) = match h.l3() {
             L3::None => return None,
             L3::V4 => (TCPV4, UDPV4, IPV4, [HashReport::TcpV4, HashReport::UdpV4, HashReport::Ipv4]),
             L3::V6 => (TCPV6, UDPV6, IPV6, [HashReport::TcpV6, HashReport::UdpV6, HashReport::Ipv6]),
         };
-        if let Some(ports) = h.ports {
-            let report = match h.protocol {
+        if let Some(ports) = h.ports() {
+            let report = match h.protocol() {
                 PROTO_TCP if types & tcp != 0 => Some(reports[0]),
                 PROTO_UDP if types & udp != 0 => Some(reports[1]),
                 _ => None,
             };
             if let Some(report) = report {
-                let hash = self.addresses(h.l3, h.addr()) ^ self.ports(h.l3, ports);
+                let hash = self.addresses(h.l3(), h.addr()) ^ self.ports(h.l3(), ports);
                 return Some((hash, report));
             }
         }
-        (types & ip != 0).then(|| (self.addresses(h.l3, h.addr()), reports[2]))
+        (types & ip != 0).then(|| (self.addresses(h.l3(), h.addr()), reports[2]))
     }
 
     /// As [`Self::hash`], where not all of a packet is hashed as it is.
@@ -254,16 +254,16 @@ impl Toeplitz {
             HashReport::UdpV6 => Some(Flow::UdpV6),
             HashReport::Ipv4 | HashReport::Ipv6 => None,
         };
-        let ports = if report.has_ports() { h.ports? } else { (0, 0) };
+        let ports = if report.has_ports() { h.ports()? } else { (0, 0) };
         let left_out = flow.map_or(0, |flow| flow.left_out(types));
-        let (addr, ports) = shape::shape(types, left_out, h.l3, h.addr(), ports);
-        let addresses = self.addresses(h.l3, &addr);
+        let (addr, ports) = shape::shape(types, left_out, h.l3(), h.addr(), ports);
+        let addresses = self.addresses(h.l3(), &addr);
         let no_ports = shape::SOURCE_PORT | shape::DESTINATION_PORT;
         if flow.is_none() || left_out & no_ports == no_ports {
-            let report = if h.l3 == L3::V6 { HashReport::Ipv6 } else { HashReport::Ipv4 };
+            let report = if h.l3() == L3::V6 { HashReport::Ipv6 } else { HashReport::Ipv4 };
             return Some((addresses, report));
         }
-        Some((addresses ^ self.ports(h.l3, ports), report))
+        Some((addresses ^ self.ports(h.l3(), ports), report))
     }
 }
 

@@ -129,7 +129,7 @@ impl RxFilter {
         if !self.mode.promiscuous && !self.takes(h) {
             return Some(DropReason::MacFilter);
         }
-        match (&self.vlans, h.vlan) {
+        match (&self.vlans, h.vlan()) {
             (Some(vlans), Some(tci)) if !vlans.contains(tci) => Some(DropReason::VlanFilter),
             _ => None,
         }
@@ -138,7 +138,7 @@ impl RxFilter {
     fn takes(&self, h: &Headers) -> bool {
         let mode = self.mode;
         let listed = || self.addresses.binary_search(&h.dst()).is_ok();
-        if !h.ethernet {
+        if !h.ethernet() {
             false
         } else if h.dst() == MacAddr([0xff; 6]) {
             !mode.no_broadcast

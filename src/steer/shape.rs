@@ -163,6 +163,6 @@ mod tests {
         assert_ne!(hash(hash_type::SUPPORTED | SYM_OR_XOR, &same), hash(xor, &nothing));
         assert!(possible(SYM_XOR) && possible(SHAPES & !SYM_XOR) && !possible(SYM_XOR | SYM_OR_XOR));
         assert_eq!(Flow::UdpV6.left_out(Flow::UdpV6.leave_out(5) | Flow::TcpV4.leave_out(2)), 5);
-        assert!(tcp4().headers().ports.is_some());
+        assert!(tcp4().headers().ports().is_some());
     }
 }

@@ -168,15 +168,6 @@ impl<'m> Rfs<'m> {
         })
     }
 
-    /// Waits until driver and device have this many filters.
-    #[track_caller]
-    fn wait_filters(&self, when: &str, fits: impl Fn(u64) -> bool) {
-        wait_for(&format!("the right number of filters {when}"), LIMIT, || match self.consistent(when) {
-            count if fits(count) => Ok(()),
-            count => Err(format!("{count} filters")),
-        });
-    }
-
     /// A counter of the driver, without its prefix `arfs_`.
     #[track_caller]
     fn counter(&self, name: &str) -> u64 {

@@ -254,6 +254,9 @@ impl<'m> FrameBatch<'m> {
     #[inline]
     pub fn tail(&self, i: usize) -> &[Segment<'_>] {
         let f = self.frame(i);
+        if f.segments == 0 {
+            return &[];
+        }
         &self.store.segments[f.first_segment as usize..][..f.segments as usize]
     }
 

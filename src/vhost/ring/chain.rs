@@ -104,7 +104,7 @@ pub(super) fn pieces(
 ) -> Result<(), BadChain> {
     let mut left = u64::from(len);
     while left > 0 {
-        let (host, room) = ring.memory().translate(gpa).ok_or(BadChain::Unmapped)?;
+        let (host, room) = ring.translate(gpa).ok_or(BadChain::Unmapped)?;
         let n = left.min(room);
         each(host, n as u32, gpa)?;
         left -= n;

@@ -14,6 +14,27 @@ struct Region {
     log: DirtyLog,
 }
 
+/// Where a region is: a copy that whoever looks up many addresses keeps beside the table that it is of.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    gpa: u64,
+    len: u64,
+    host: *mut u8,
+}
+
+impl Window {
+    /// No region.
+    pub(super) const NONE: Window = Window { gpa: 0, len: 0, host: std::ptr::null_mut() };
+
+    /// As [`Memory::translate`], for addresses in this region.
+    #[inline(always)]
+    pub(super) fn translate(self, gpa: u64) -> Option<(*mut u8, u64)> {
+        let offset = gpa.wrapping_sub(self.gpa);
+        // In bounds of the mapping if the table still has it; only then the caller may follow the pointer.
+        (offset < self.len).then(|| (self.host.wrapping_add(offset as usize), self.len - offset))
+    }
+}
+
 /// A snapshot of the guest's memory table. The mappings live as long as it does.
 pub struct Memory {
     regions: Vec<Region>,
@@ -55,16 +76,14 @@ impl Memory {
 
     /// The host address of `gpa`, and how many bytes from there are mapped in one piece (never 0). `None` if the
     /// address is not the guest's.
-    #[inline(always)]
     pub fn translate(&self, gpa: u64) -> Option<(*mut u8, u64)> {
-        for r in &self.regions {
-            let offset = gpa.wrapping_sub(r.gpa);
-            if offset < r.len {
-                // SAFETY: offset < len, so the result stays inside the mapping.
-                return Some((unsafe { r.host.add(offset as usize) }, r.len - offset));
-            }
-        }
-        None
+        self.window(gpa).translate(gpa)
+    }
+
+    /// The region that `gpa` is in; [`Window::NONE`] if the address is not the guest's.
+    pub(super) fn window(&self, gpa: u64) -> Window {
+        let region = self.regions.iter().find(|r| gpa.wrapping_sub(r.gpa) < r.len);
+        region.map_or(Window::NONE, |r| Window { gpa: r.gpa, len: r.len, host: r.host })
     }
 
     /// The host address of a whole range that must lie in one region.

@@ -95,7 +95,7 @@ impl RxRing {
     fn fetch_buffers(&mut self) {
         self.fetched = 0;
         for head in self.ring.upcoming(0, BATCH as u16) {
-            if let Some((p, _)) = self.ring.memory().translate(self.ring.desc(head).addr) {
+            if let Some((p, _)) = self.ring.translate(self.ring.desc(head).addr) {
                 if !self.header_is_apart(p) {
                     prefetch_for_write(p);
                 }
@@ -150,7 +150,7 @@ impl RxRing {
         // By far the most common buffer: one piece of memory that takes the whole frame.
         if desc.flags & (DESC_F_NEXT | DESC_F_WRITE | DESC_F_INDIRECT) == DESC_F_WRITE
             && desc.len as usize >= need
-            && let Some((p, room)) = self.ring.memory().translate(desc.addr)
+            && let Some((p, room)) = self.ring.translate(desc.addr)
             && room >= need as u64
         {
             // SAFETY: `need` bytes from p, 24 at the least, are mapped; head and segments are readable for their lengths, which add up

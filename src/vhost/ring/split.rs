@@ -1,12 +1,13 @@
 //! The split virtqueue (virtio 1.4, 2.7): descriptor table, available ring, used ring, and both directions of
 //! notification suppression.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use thiserror::Error;
 
-use super::memory::Memory;
+use super::memory::{Memory, Window};
 use super::prefetch;
 
 /// `VIRTQ_DESC_F_NEXT` (2.7.5).
@@ -135,6 +136,8 @@ impl Index {
 /// A started split ring: what receive and transmit rings have in common.
 pub struct SplitRing {
     memory: Arc<Memory>,
+    /// The region of `memory` in which the last buffer was that was not in the one before: nearly all are in the same.
+    window: Cell<Window>,
     setup: RingSetup,
     desc: *const AtomicU64,
     /// `flags`, `idx`, `ring[size]`, `used_event`.
@@ -162,6 +165,7 @@ impl SplitRing {
         let (desc, avail, used) = locate(&memory, &setup)?;
         let mut ring = SplitRing {
             memory,
+            window: Cell::new(Window::NONE),
             setup,
             desc,
             avail,
@@ -184,6 +188,7 @@ impl SplitRing {
     pub fn set_memory(&mut self, memory: Arc<Memory>) -> Result<(), RingFault> {
         (self.desc, self.avail, self.used) = locate(&memory, &self.setup)?;
         self.memory = memory;
+        self.window.set(Window::NONE);
         Ok(())
     }
 
@@ -199,6 +204,18 @@ impl SplitRing {
 
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// As [`Memory::translate`].
+    #[inline(always)]
+    pub(super) fn translate(&self, gpa: u64) -> Option<(*mut u8, u64)> {
+        self.window.get().translate(gpa).or_else(|| self.look_elsewhere(gpa))
+    }
+
+    #[cold]
+    fn look_elsewhere(&self, gpa: u64) -> Option<(*mut u8, u64)> {
+        self.window.set(self.memory.window(gpa));
+        self.window.get().translate(gpa)
     }
 
     pub(super) fn setup(&self) -> &RingSetup {
