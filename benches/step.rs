@@ -69,7 +69,7 @@ impl Bed {
         nic.rx[0].change(|q| *q = Some(RxQueue::new(rx, None, None)));
         nic.update_targets();
 
-        let mut steering = nic.steering.write().expect("nobody panicked");
+        let mut steering = nic.steering.write();
         steering.set_mode(mode);
         for n in 0..rules {
             let spec = NtupleSpec {

@@ -8,7 +8,7 @@ mod reset;
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use log::{info, warn};
 
@@ -25,8 +25,8 @@ use crate::latency::QueueLatency;
 use crate::offload::Accepts;
 use crate::port::capture::Capture;
 use crate::port::tap::TapQueue;
-use crate::stats::{Named, NicCounters, NicStats, RxCounters, TxCounters};
-use crate::steer::{LearnTable, RecentFlows, RuleSlot, Steering};
+use crate::stats::{DeviceCounters, Named, NicCounters, NicStats, RxCounters, TxCounters};
+use crate::steer::{LearnTable, RecentFlows, RuleSlot, SharedSteering, Steering};
 use crate::trace::Trace;
 use crate::vhost::drivers::DriverWatch;
 use crate::vhost::ring::{RingFault, RxRing, TxRing};
@@ -151,7 +151,7 @@ pub struct Nic {
     /// How it was configured.
     pub config: NicConfig,
     /// Tables that decide where a received frame goes.
-    pub steering: RwLock<Steering>,
+    pub steering: SharedSteering,
     /// When rules of the guest come in force.
     pub filter_clock: FilterClock,
     /// Number of the profile that its filter table was last given; 0 without.
@@ -169,7 +169,7 @@ pub struct Nic {
     /// Counters of the transmit queues.
     pub tx_counters: Box<[TxCounters]>,
     /// Counters of the NIC.
-    pub counters: NicCounters,
+    pub counters: DeviceCounters,
     /// Hits of every rule, by worker (one writer each) and rule slot.
     pub rule_hits: Box<[Box<[AtomicU64]>]>,
     /// Feature bits in force; 0 without a driver.
@@ -217,7 +217,7 @@ impl Nic {
         let rules = config.steer.filter_capacity as usize;
         Nic {
             id,
-            steering: RwLock::new(Steering::new(&config.steer)),
+            steering: SharedSteering::new(Steering::new(&config.steer)),
             filter_clock: FilterClock::default(),
             profile: AtomicU32::new(config.profile.map_or(0, |p| p.id)),
             commands_hang: AtomicBool::new(false),
@@ -226,7 +226,7 @@ impl Nic {
             tx: (0..pairs).map(|_| Slot::default()).collect(),
             rx_counters: (0..pairs).map(|_| RxCounters::default()).collect(),
             tx_counters: (0..pairs).map(|_| TxCounters::default()).collect(),
-            counters: NicCounters::default(),
+            counters: DeviceCounters::new(of_workers),
             rule_hits: (0..of_workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect(),
             features: AtomicU64::new(0),
             connected: AtomicBool::new(false),
@@ -268,7 +268,7 @@ impl Nic {
 
     /// Tells steering which receive queues run. Call after each change of a receive slot.
     pub fn update_targets(&self) {
-        let mut steering = self.steering.write().expect("steering never panics");
+        let mut steering = self.steering.write();
         let mask = self.rx.iter().enumerate().fold(0, |m, (i, q)| m | u128::from(q.is_running()) << i);
         steering.set_enabled(mask);
         self.has_targets.store(mask != 0, Ordering::Relaxed);
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn only_receive_queues_that_run_are_targets() {
         let bed = Bed::new(3, 0);
-        let enabled = || bed.nic.steering.read().unwrap().enabled();
+        let enabled = || bed.nic.steering.read().enabled();
         assert_eq!((enabled(), bed.nic.has_targets()), (0b111, true));
         for (i, left) in [(1, 0b101), (0, 0b100), (2, 0)] {
             bed.nic.rx[i].change(Option::take);

@@ -3,6 +3,7 @@
 //! A counter has one writer at a time (who holds the queue's lock) and any number of readers, so adding is a plain
 //! load and store. Sums are folded once per batch. `docs/counters.md` explains each counter to users.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
@@ -180,6 +181,49 @@ counters! {
         connections,
         /// Drivers that started anew; what the one before had set up was forgotten.
         driver_starts,
+    }
+}
+
+/// The counters of a NIC, of which each worker has its own: whichever worker brings or takes a frame counts it there.
+#[derive(Debug)]
+pub struct DeviceCounters {
+    by_worker: Box<[NicCounters]>,
+    /// The sums when they were last reset. A worker must not find its counter changed under it.
+    at_reset: Mutex<Vec<u64>>,
+}
+
+impl DeviceCounters {
+    /// Zeros, for so many workers.
+    pub fn new(workers: usize) -> Self {
+        DeviceCounters {
+            by_worker: (0..workers).map(|_| NicCounters::default()).collect(),
+            at_reset: Mutex::new(vec![0; NicCounters::NAMES.len()]),
+        }
+    }
+
+    /// Those of a worker. Who is none takes those of the first, and [`Counter::add_shared`].
+    #[inline]
+    pub fn of(&self, worker: usize) -> &NicCounters {
+        &self.by_worker[worker]
+    }
+
+    fn sums(&self) -> Vec<u64> {
+        let mut sums = vec![0u64; NicCounters::NAMES.len()];
+        for counters in &self.by_worker {
+            sums.iter_mut().zip(counters.values()).for_each(|(sum, n)| *sum = sum.wrapping_add(n));
+        }
+        sums
+    }
+
+    /// All values.
+    pub fn values(&self) -> Vec<u64> {
+        let before = self.at_reset.lock().expect("nobody panics with it");
+        self.sums().iter().zip(&*before).map(|(now, before)| now.wrapping_sub(*before)).collect()
+    }
+
+    /// All back to zero.
+    pub fn reset(&self) {
+        *self.at_reset.lock().expect("nobody panics with it") = self.sums();
     }
 }
 

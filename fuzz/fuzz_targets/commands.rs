@@ -27,7 +27,7 @@ static NIC: LazyLock<Mutex<Nic>> = LazyLock::new(|| {
     let config = Settings { nics, ..Settings::default() }.build().expect("a configuration").nics.remove(0);
     let worker = Arc::new(WorkerHandle::new(0).expect("an epoll"));
     let nic = Nic::new(1, config, vec![worker; 4], 1, None);
-    let mut steering = nic.steering.write().unwrap();
+    let mut steering = nic.steering.write();
     steering.set_enabled(ENABLED);
     steering.filters_mut().add_ntuple(NtupleSpec::new(FlowType::Udp6, 1)).unwrap();
     drop(steering);
@@ -138,7 +138,7 @@ fuzz_target!(|bytes: &[u8]| {
         check(&nic, &mut input);
     }
     run(&nic, Kind::Control, &command(Class::Flownic, vendor::RESET, &[]), 64);
-    let steering = nic.steering.read().unwrap();
+    let steering = nic.steering.read();
     assert_eq!((steering.filters().len(), steering.filters().rules().count()), (1, 0));
     assert_eq!((steering.contexts().count(), steering.mode()), (0, Mode::Automatic));
     assert!(!steering.rss_is_guests() && steering.rx_filter().mode().promiscuous);
@@ -212,7 +212,7 @@ fn run(nic: &Nic, kind: Kind, command: &[u8], room: usize) -> Vec<u8> {
 
 fn check(nic: &Nic, input: &mut Input<'_>) {
     let guest = nic.guest_state();
-    let steering = nic.steering.read().unwrap();
+    let steering = nic.steering.read();
     let filters = steering.filters();
     assert!(filters.len() <= RULES && guest.objects() as u32 <= 16 + 64 + RULES);
     assert!(steering.contexts().count() <= 32);

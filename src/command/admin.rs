@@ -110,7 +110,7 @@ fn device_capability(nic: &Nic, id: u16) -> Outcome {
 
 /// What there is of groups, classifiers and rules. Rules of the host take room, too: the table may be full before.
 fn device_limits(nic: &Nic) -> Limits {
-    let rules = nic.steering.read().expect("steering never panics").filters().capacity();
+    let rules = nic.steering.read().filters().capacity();
     Limits {
         groups: GROUPS_LIMIT,
         classifiers: CLASSIFIERS_LIMIT,
@@ -122,7 +122,7 @@ fn device_limits(nic: &Nic) -> Limits {
 }
 
 fn device_selectors(nic: &Nic) -> Classifier {
-    selectors::device(nic.steering.read().expect("steering never panics").filters().knobs().key)
+    selectors::device(nic.steering.read().filters().knobs().key)
 }
 
 fn device_actions() -> Actions {

@@ -64,7 +64,7 @@ impl Nic {
         if now < due {
             return;
         }
-        let mut steering = self.steering.write().expect("steering never panics");
+        let mut steering = self.steering.write();
         steering.filters_mut().settle(now);
         self.filter_clock.note(&steering);
     }

@@ -13,7 +13,7 @@ pub(super) fn rules(objects: &Objects, data: &[u8]) -> Outcome {
 }
 
 pub(super) fn rss(nic: &Nic) -> Outcome {
-    let steering = nic.steering.read().expect("steering never panics");
+    let steering = nic.steering.read();
     let config = steering.rss().config();
     let params = RssParams {
         hash_types: config.hash_types,

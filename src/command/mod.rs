@@ -97,5 +97,5 @@ pub(crate) fn forget(nic: &Nic, guest: &mut GuestState) {
     guest.moderation.forget_guest();
     nic.enforce_moderation(&guest.moderation);
     nic.hash_in_header.store(false, Ordering::Relaxed);
-    nic.steering.write().expect("steering never panics").forget_guest();
+    nic.steering.write().forget_guest();
 }

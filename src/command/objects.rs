@@ -100,7 +100,7 @@ pub(super) fn create(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome 
     if objects.contains(kind, id) {
         return Err(Refusal::EXISTS);
     }
-    let mut steering = nic.steering.write().expect("steering never panics");
+    let mut steering = nic.steering.write();
     match kind {
         ObjectType::Group => {
             let group = Group::from_bytes(data);
@@ -138,7 +138,7 @@ pub(super) fn modify(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome 
     if !objects.contains(kind, id) {
         return Err(Refusal::NO_SUCH);
     }
-    let mut steering = nic.steering.write().expect("steering never panics");
+    let mut steering = nic.steering.write();
     match kind {
         ObjectType::Group => {
             let group = Group::from_bytes(data);
@@ -180,7 +180,7 @@ pub(super) fn query(state: &mut AdminState, data: &[u8]) -> Outcome {
 
 pub(super) fn destroy(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome {
     let (kind, id, _, _, objects) = begin(state, data)?;
-    let mut steering = nic.steering.write().expect("steering never panics");
+    let mut steering = nic.steering.write();
     let filters = steering.filters_mut();
     match kind {
         ObjectType::Group => {

@@ -19,7 +19,7 @@ pub(super) fn mode(nic: &Nic, command: u8, data: &[u8]) -> Outcome {
         1 => true,
         _ => return None,
     };
-    let mut steering = nic.steering.write().expect("steering never panics");
+    let mut steering = nic.steering.write();
     let mut mode = steering.rx_filter().mode();
     let switch = match command {
         rx::PROMISC => &mut mode.promiscuous,
@@ -40,7 +40,7 @@ pub(super) fn addresses(nic: &Nic, command: u8, data: &[u8]) -> Outcome {
         mac::TABLE_SET => {
             let MacTable { mut unicast, multicast } = MacTable::from_bytes(data)?;
             unicast.extend(multicast);
-            let mut steering = nic.steering.write().expect("steering never panics");
+            let mut steering = nic.steering.write();
             steering.rx_filter_mut().set_addresses(unicast);
         }
         mac::ADDR_SET => {
@@ -48,7 +48,7 @@ pub(super) fn addresses(nic: &Nic, command: u8, data: &[u8]) -> Outcome {
             if address.is_group() {
                 return None;
             }
-            let mut steering = nic.steering.write().expect("steering never panics");
+            let mut steering = nic.steering.write();
             steering.rx_filter_mut().set_mac(address);
         }
         _ => return None,
@@ -61,7 +61,7 @@ pub(super) fn vlans(nic: &Nic, command: u8, data: &[u8]) -> Outcome {
     if id >= VLANS || ![vlan::ADD, vlan::DEL].contains(&command) {
         return None;
     }
-    let mut steering = nic.steering.write().expect("steering never panics");
+    let mut steering = nic.steering.write();
     let filter = steering.rx_filter_mut();
     match (filter.vlans_mut(), command) {
         (Some(vlans), vlan::ADD) => vlans.add(id),

@@ -9,13 +9,13 @@ pub(super) fn multiqueue(nic: &Nic, command: u8, data: &[u8]) -> Outcome {
     match command {
         mq::RSS_CONFIG => {
             let wanted = RssParams::from_bytes(data)?;
-            let mut steering = nic.steering.write().expect("steering never panics");
+            let mut steering = nic.steering.write();
             let config = config(nic, wanted, steering.rss().config())?;
             steering.set_guest_rss(config).ok()?;
         }
         mq::HASH_CONFIG => {
             let HashParams { hash_types, key } = HashParams::from_bytes(data)?;
-            let mut steering = nic.steering.write().expect("steering never panics");
+            let mut steering = nic.steering.write();
             let current = steering.rss().config().clone();
             let key = key_of(&key, hash_types, &current)?;
             steering.set_guest_hash(RssConfig { key, hash_types, ..current }).ok()?;
@@ -27,7 +27,7 @@ pub(super) fn multiqueue(nic: &Nic, command: u8, data: &[u8]) -> Outcome {
 }
 
 pub(super) fn contexts(nic: &Nic, command: u8, data: &[u8]) -> Outcome {
-    let mut steering = nic.steering.write().expect("steering never panics");
+    let mut steering = nic.steering.write();
     match command {
         rss_context::CAP_GET => return Some(CONTEXTS_MAX.to_le_bytes().into()),
         rss_context::ADD => {

@@ -45,7 +45,7 @@ pub(super) fn execute(nic: &Nic, guest: &mut GuestState, command: u8, data: &[u8
         }
         RULE_HITS => {
             let id = u32::from_le_bytes(*data.first_chunk()?);
-            let steering = nic.steering.read().expect("steering never panics");
+            let steering = nic.steering.read();
             let (slot, _) = steering.filters().rule(id)?;
             Some(nic.hits(slot).to_le_bytes().into())
         }

@@ -1,6 +1,6 @@
 //! What requests do.
 
-use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::config::parse_key;
 use crate::daemon::Daemon;
 use crate::nic::Nic;
 use crate::stats::NicStats;
-use crate::steer::{DropReason, FilterError, Mode, Reason, RssConfig, RssError, Steering};
+use crate::steer::{DropReason, FilterError, Mode, Reason, RssConfig, RssError, Steering, SteeringChange};
 use crate::trace::TraceFilter;
 
 /// How long a trace waits for the one before it, whose client may have gone without its thread having looked yet.
@@ -99,7 +99,7 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
         Request::KnobsGet { nic } => {
             let nic = find(nic)?;
             nic.settle();
-            return Ok(Reply::Knobs(knobs::show(nic, &nic.steering.read().expect("steering never panics"))));
+            return Ok(Reply::Knobs(knobs::show(nic, &nic.steering.read())));
         }
         Request::Trace { nic, filter, limit } => return watch(find(nic)?, filter, limit).map(Reply::Trace),
         // What follows has nothing to say but that it was done.
@@ -129,9 +129,9 @@ pub fn apply(daemon: &Daemon, request: Request) -> Result<Reply, ControlError> {
 }
 
 /// A NIC's steering to change, with no worker looking at it meanwhile.
-fn steering(nic: &Nic) -> RwLockWriteGuard<'_, Steering> {
+fn steering(nic: &Nic) -> SteeringChange<'_> {
     nic.settle();
-    nic.steering.write().expect("steering never panics")
+    nic.steering.write()
 }
 
 fn add_rule(nic: &Nic, rule: FlowRule) -> Result<FlowAdded, ControlError> {

@@ -18,7 +18,7 @@ use crate::virtio::flow::{Classifier, RuleObject, Selector, SelectorType};
 /// The guest's rules, in the order of precedence.
 pub(super) fn flows(nic: &Nic) -> Vec<GuestFlow> {
     let guest = nic.guest_state();
-    let steering = nic.steering.read().expect("steering never panics");
+    let steering = nic.steering.read();
     let filters = steering.filters();
     let mut rules: Vec<_> = filters
         .rules()
@@ -270,7 +270,7 @@ mod tests {
         icmp6[14 + 39] = 1;
         let to_queue = RuleObject { vq_index: 6, ..object(1, 1, FlowAction::Direct, &icmp6) };
         create(ObjectType::Rule.id(7), &to_queue.to_bytes());
-        let (slot, _) = nic.steering.read().unwrap().filters().rule(7).unwrap();
+        let (slot, _) = nic.steering.read().filters().rule(7).unwrap();
         nic.rule_hits[0][slot.0 as usize].store(9, std::sync::atomic::Ordering::Relaxed);
 
         let list: FlowList = f.get(json!({"command": "flows_list"}));
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!((last.group, last.group_priority, last.classifier, last.priority), (0, 1, 0, 4));
         assert_eq!(last.tcp_flags, Some(Field::Masked { value: 2, mask: 0x12 }));
         assert!(list.rules.is_empty());
-        let ids: Vec<_> = rule_ids(&nic.steering.read().unwrap()).map(|(_, id)| id).collect();
+        let ids: Vec<_> = rule_ids(&nic.steering.read()).map(|(_, id)| id).collect();
         assert_eq!(ids, [2, 5, 7]);
         let status: RssStatus = f.get(json!({"command": "rss_get"}));
         assert_eq!((status.contexts.len(), status.contexts[0].rules), (1, 1));

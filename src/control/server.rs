@@ -299,7 +299,7 @@ impl<'a> Client<'a> {
 /// Names rules by their locations, the guest's by their ids, which people know, not by their slots.
 fn with_locations(nic: &Nic, mut records: Vec<TraceRecord>) -> Vec<TraceRecord> {
     if records.iter().any(|r| r.rule.is_some()) {
-        let steering = nic.steering.read().expect("steering never panics");
+        let steering = nic.steering.read();
         let locations: HashMap<u32, u32> =
             steering.filters().ntuples().map(|(loc, slot, _)| (slot.0, loc)).collect();
         let ids: HashMap<u32, u32> = super::guest::rule_ids(&steering).collect();

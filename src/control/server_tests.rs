@@ -29,7 +29,7 @@ fn a_trace_brings_decisions_with_locations_and_ends_at_its_limit() {
     let (_server, path) = f.serve(Limits::default());
     f.get::<FlowAdded>(rule(80, 5));
     let nic = &f.daemon.nics()[0];
-    let slot = nic.steering.read().unwrap().filters().ntuples().next().unwrap().1;
+    let slot = nic.steering.read().filters().ntuples().next().unwrap().1;
     let mut client = Client::connect(&path).unwrap();
     let trace = |limit| Request::Trace { nic: None, filter: Default::default(), limit };
     client.call::<Done>(&trace(Some(2))).unwrap();

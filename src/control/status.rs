@@ -78,7 +78,7 @@ pub(super) fn show(nic: &Nic, now: Tick) -> NicStatus {
     });
     let pairs = pairs.collect();
     nic.settle();
-    let steering = nic.steering.read().expect("steering never panics");
+    let steering = nic.steering.read();
     let learned = nic.learned.flows_per_queue(config.queue_pairs, now);
     NicStatus {
         nic: config.name.clone(),
@@ -125,7 +125,7 @@ pub(super) fn features(nic: &Nic) -> FeatureList {
 
 pub(super) fn flows(nic: &Nic) -> FlowList {
     let guest = guest::flows(nic);
-    let steering = nic.steering.read().expect("steering never panics");
+    let steering = nic.steering.read();
     let filters = steering.filters();
     let rules =
         filters.ntuples().map(|(_, slot, spec)| FlowStatus { rule: spec.into(), hits: nic.hits(slot) });
@@ -133,7 +133,7 @@ pub(super) fn flows(nic: &Nic) -> FlowList {
 }
 
 pub(super) fn rss(nic: &Nic) -> RssStatus {
-    let steering = nic.steering.read().expect("steering never panics");
+    let steering = nic.steering.read();
     let rss = steering.rss();
     let config = rss.config();
     RssStatus {
@@ -152,7 +152,7 @@ pub(super) fn rss(nic: &Nic) -> RssStatus {
 }
 
 pub(super) fn learn(nic: &Nic, now: Tick) -> LearnStatus {
-    let steering = nic.steering.read().expect("steering never panics");
+    let steering = nic.steering.read();
     let stats = nic.learned.stats();
     LearnStatus {
         nic: nic.config.name.clone(),

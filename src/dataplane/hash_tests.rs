@@ -35,7 +35,7 @@ fn headers(bed: &mut Bed) -> Vec<NetHeader> {
 }
 
 fn hash(bed: &Bed, frame: &[u8]) -> Option<(u32, HashReport)> {
-    bed.nic.steering.read().unwrap().rss().hash(&packet::parse(frame, frame.len()))
+    bed.nic.steering.read().rss().hash(&packet::parse(frame, frame.len()))
 }
 
 /// Low and high half.
@@ -112,7 +112,7 @@ fn the_hash_is_that_of_the_configuration_in_force() {
     let before = headers(&mut bed)[0];
     let key = RssKey::new(&[0x5a; 40]).unwrap();
     let config = RssConfig { key, hash_types: hash_type::IPV4, ..RssConfig::default() };
-    bed.nic.steering.write().unwrap().set_rss(config).unwrap();
+    bed.nic.steering.write().set_rss(config).unwrap();
     bed.receive_plain(&frame(1));
     let (value, report) = hash(&bed, &frame(1)).unwrap();
     assert_eq!(report, HashReport::Ipv4);
@@ -123,7 +123,7 @@ fn the_hash_is_that_of_the_configuration_in_force() {
     );
     assert_ne!((before.csum_start, before.csum_offset), (after.csum_start, after.csum_offset));
     let none = RssConfig { hash_types: 0, ..RssConfig::default() };
-    bed.nic.steering.write().unwrap().set_rss(none).unwrap();
+    bed.nic.steering.write().set_rss(none).unwrap();
     bed.receive_plain(&frame(1));
     assert_eq!(headers(&mut bed)[0], NetHeader { num_buffers: 1, ..NetHeader::default() });
 }

@@ -7,6 +7,7 @@ use crate::nic::{Nic, RxQueue};
 use crate::offload::{self, Accepts, Plan, RxHash};
 use crate::packet::Headers;
 use crate::port::capture::Capture;
+use crate::stats::NicCounters;
 use crate::steer::{DropReason, Reason, Steering, Verdict};
 use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
 use crate::virtio::NetHeader;
@@ -37,9 +38,10 @@ pub fn receive(nic: &Nic, batch: &mut FrameBatch<'_>, frames: Frames, cx: &mut C
     if frames == 0 {
         return;
     }
-    nic.counters.port_rx_packets.add_shared(u64::from(frames.count_ones()));
+    let c = nic.counters.of(cx.worker);
+    c.port_rx_packets.add(u64::from(frames.count_ones()));
     if !nic.is_link_up() {
-        return nic.counters.drop_link_down.add_shared(u64::from(frames.count_ones()));
+        return c.drop_link_down.add(u64::from(frames.count_ones()));
     }
     batch.parse();
     let hashed = nic.hash_in_header.load(Ordering::Relaxed);
@@ -63,7 +65,7 @@ fn steer(
     let mut reasons = [Reason::Default; BATCH];
     nic.settle();
     let hits = &nic.rule_hits[cx.worker];
-    let steering = nic.steering.read().expect("steering never panics");
+    let steering = nic.steering.read();
     let stamp = steering.stamp(&nic.learned, cx.now, nic.id());
     let traced = nic.trace.is_on();
     for i in indices(frames) {
@@ -71,7 +73,7 @@ fn steer(
         let verdict = match cx.verdicts.find(stamp, h) {
             Some(verdict) => *verdict,
             None if batch.frame(i).len() < MIN_FRAME => {
-                nic.counters.drop_runt.add_shared(1);
+                nic.counters.of(cx.worker).drop_runt.add(1);
                 continue;
             }
             None => decide(&steering, nic, stamp, h, cx),
@@ -89,7 +91,7 @@ fn steer(
                 *frames |= 1 << i;
                 reasons[i] = reason;
             }
-            Verdict::Drop { reason, .. } => count_drop(nic, reason),
+            Verdict::Drop { reason, .. } => count_drop(nic.counters.of(cx.worker), reason),
         }
         if hashed {
             let hash = steering.hash(h, verdict);
@@ -112,15 +114,14 @@ fn decide(steering: &Steering, nic: &Nic, stamp: u64, h: &Headers, cx: &mut Cont
 }
 
 #[cold]
-fn count_drop(nic: &Nic, reason: DropReason) {
-    let c = &nic.counters;
+fn count_drop(c: &NicCounters, reason: DropReason) {
     match reason {
         DropReason::MacFilter => &c.drop_rx_mode,
         DropReason::VlanFilter => &c.drop_vlan,
         DropReason::Rule => &c.drop_by_rule,
         DropReason::NoQueue => &c.drop_no_queue,
     }
-    .add_shared(1);
+    .add(1);
 }
 
 /// What a burst into one queue came to.

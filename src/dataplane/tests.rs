@@ -80,7 +80,7 @@ fn a_burst_is_spread_over_the_queues_in_order_with_one_signal_for_each() {
 fn every_frame_is_counted_once_more_under_what_decided_or_why_it_was_dropped() {
     let mut bed = Bed::new(2, 0);
     bed.post(4);
-    let mut steering = bed.nic.steering.write().unwrap();
+    let mut steering = bed.nic.steering.write();
     let port = |value| Some(Masked { value, mask: 0xffff });
     let rule = |src: u16, queue| NtupleSpec { src_port: port(src), ..NtupleSpec::new(FlowType::Udp4, queue) };
     steering.filters_mut().add_ntuple(rule(10_001, 1)).unwrap();
@@ -179,7 +179,7 @@ fn a_receive_ring_that_its_guest_broke_stops_and_is_reported_and_its_flows_go_el
         src_port: Some(Masked { value: 10_000, mask: 0xffff }),
         ..NtupleSpec::new(FlowType::Udp4, 0)
     };
-    bed.nic.steering.write().unwrap().filters_mut().add_ntuple(to_0).unwrap();
+    bed.nic.steering.write().filters_mut().add_ntuple(to_0).unwrap();
     bed.post(2);
     bed.rx[0].guest.offer(64);
     (0..3).for_each(|_| bed.receive_plain(&frame(0)));
@@ -213,7 +213,7 @@ fn what_a_guest_sends_is_counted_returned_and_learned() {
     assert_eq!(nic_counts(&bed), [("port_tx_packets", 2)]);
     assert_eq!(bed.nic.learned.flows_per_queue(2, Tick::ZERO), [0, 2]);
     assert!(!send(&mut bed, 1, &mut PortQueue::Null), "nothing more");
-    bed.nic.steering.write().unwrap().set_learn(false);
+    bed.nic.steering.write().set_learn(false);
     bed.tx[1].guest.send(&frame(5));
     assert!(send(&mut bed, 1, &mut PortQueue::Null));
     assert_eq!(bed.nic.learned.flows_per_queue(2, Tick::ZERO), [0, 2]);
@@ -265,7 +265,7 @@ fn a_flow_comes_back_on_the_queue_that_sent_it() {
 fn frames_that_are_not_for_this_nic_are_dropped_once_it_is_not_promiscuous() {
     let mut bed = Bed::new(1, 0);
     bed.post(1);
-    bed.nic.steering.write().unwrap().rx_filter_mut().set_mode(RxMode::FILTERED);
+    bed.nic.steering.write().rx_filter_mut().set_mode(RxMode::FILTERED);
     bed.receive_plain(&frame(0));
     assert_eq!(nic_counts(&bed), [("port_rx_packets", 1), ("drop_rx_mode", 1)]);
 }

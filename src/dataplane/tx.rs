@@ -40,6 +40,11 @@ fn burst(
 ) -> Result<usize, RingFault> {
     let c = &nic.tx_counters[i];
     if q.ring.command().is_none() {
+        // What a worker does most of the time that polls.
+        if q.ring.is_empty()? {
+            c.polls_empty.add(1);
+            return Ok(0);
+        }
         send(nic, i, q, port, store, cx)?;
     }
     if q.ring.command().is_some() && nic.commands_hang.load(Ordering::Relaxed) {
@@ -48,10 +53,6 @@ fn burst(
     }
     in_band::serve(nic, i, &mut q.ring, cx);
     let taken = q.ring.complete();
-    if taken == 0 {
-        c.polls_empty.add(1);
-        return Ok(0);
-    }
     c.polls_useful.add(1);
     if q.kicks.refuse() {
         q.ring.refuse_kicks();
@@ -91,13 +92,13 @@ fn send(
     }
     let refused = port.send(nic, &mut batch, cx);
     c.drop_port.add(refused);
-    nic.counters.port_tx_packets.add_shared(frames - refused);
+    nic.counters.of(cx.worker).port_tx_packets.add(frames - refused);
     Ok(())
 }
 
 /// Shows the table of learned flows what the guest sends on this queue.
 fn learn(nic: &Nic, queue: usize, recent: &mut RecentFlows, batch: &mut FrameBatch<'_>, cx: &Context) {
-    if !nic.steering.read().expect("steering never panics").learns() {
+    if !nic.steering.learns() {
         return;
     }
     batch.parse();

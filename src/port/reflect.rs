@@ -48,7 +48,7 @@ mod tests {
         sent.iter().for_each(|f| _ = bed.tx[0].guest.send(f));
         let mut port = PortQueue::Reflect(Reflector { swap_macs });
         assert_ne!(transmit(&bed.nic, 0, &mut port, &mut BatchStore::default(), &mut bed.cx), 0);
-        assert_eq!(bed.nic.counters.port_tx_packets.get(), sent.len() as u64);
+        assert_eq!(bed.nic.counters.of(0).port_tx_packets.get(), sent.len() as u64);
         bed.received(0)
     }
 

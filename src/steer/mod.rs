@@ -23,6 +23,7 @@ mod hash;
 mod key;
 mod knobs;
 mod learn;
+mod lock;
 mod ntuple;
 mod program;
 mod recent;
@@ -38,6 +39,7 @@ pub use filter::{CLASSIFIERS_LIMIT, FilterError, FilterTable, GROUPS_LIMIT, Rule
 pub use key::{Mask, Match};
 pub use knobs::{DELAY_MAX, FilterKey, IN_FLIGHT_MAX, Knobs, Replace, parse_delay};
 pub use learn::{LearnConfig, LearnStats, LearnTable, Tick};
+pub use lock::{SharedSteering, SteeringChange};
 pub use ntuple::{FlowType, Masked, NtupleSpec};
 pub use program::FilterFaults;
 pub use recent::RecentFlows;

@@ -118,7 +118,7 @@ fn connect(nic: &Arc<Nic>, peer: UnixStream, stop: &Stop) -> Result<(), NoFrontE
     let mut daemon = connection.collect_vrings(|| VhostUserDaemon::new(name, backend, memory))?;
     daemon.start(&mut relay::start(peer)?.into())?;
     info!("{}: front end connected", nic.name());
-    nic.counters.connections.add(1);
+    nic.counters.of(0).connections.add_shared(1);
     nic.connected.store(true, Ordering::Relaxed);
     let end = {
         let (connection, shutdown) = (Arc::clone(&connection), daemon.shutdown_handle());

@@ -217,7 +217,7 @@ impl NetVring {
             if i == 0 && nic.drivers.starts(setup.base) {
                 // Before the ring may bring the new driver's first command.
                 nic.forget_guest();
-                nic.counters.driver_starts.add_shared(1);
+                nic.counters.of(0).driver_starts.add_shared(1);
             }
             nic.workers[i].watch(&queue.kick)?;
             nic.tx[i].change(|slot| *slot = Some(queue));

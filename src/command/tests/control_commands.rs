@@ -36,7 +36,7 @@ fn classes_and_commands_that_there_are_not_are_errors() {
 fn the_receive_mode_is_switched_bit_by_bit() {
     let d = Driver::new();
     let own = tcp4().dst;
-    let mode = || d.nic().steering.read().unwrap().rx_filter().mode();
+    let mode = || d.nic().steering.read().rx_filter().mode();
     assert!(mode().promiscuous, "at first everything is received");
     assert_eq!(d.control(Class::Mac, mac::ADDR_SET, &own.0), DONE);
     assert_eq!(d.control(Class::Rx, rx::PROMISC, &[0]), DONE);
@@ -87,7 +87,7 @@ fn the_address_table_is_replaced_as_a_whole() {
 #[test]
 fn the_device_s_address_is_no_group_s() {
     let d = Driver::new();
-    let address = || d.nic().steering.read().unwrap().rx_filter().mac();
+    let address = || d.nic().steering.read().rx_filter().mac();
     assert_eq!(d.control(Class::Mac, mac::ADDR_SET, &[2, 0, 0, 0, 0, 1]), DONE);
     assert_eq!(d.control(Class::Mac, mac::ADDR_SET, &[1, 0, 0, 0, 0, 1]), None);
     assert_eq!(d.control(Class::Mac, mac::ADDR_SET, &[2, 0, 0, 0, 0]), None);
@@ -117,16 +117,16 @@ fn an_rss_configuration_makes_the_table_decide_alone() {
     let d = Driver::new();
     let flow = tcp4().headers().flow().unwrap().reversed();
     d.nic().learned.learn(&flow, 3, crate::steer::Tick::ZERO);
-    d.nic().steering.write().unwrap().set_rss_on(false);
+    d.nic().steering.write().set_rss_on(false);
     assert_eq!(d.queue(&tcp4()), Some((3, Reason::Learned)));
     assert_eq!(d.control(Class::Mq, mq::RSS_CONFIG, &table(&[1]).to_bytes()), DONE);
     assert_eq!(d.queue(&tcp4()), Some((1, Reason::Rss)));
     // A queue of the table that goes away is spread over the others, and comes back.
     assert_eq!(d.control(Class::Mq, mq::RSS_CONFIG, &table(&[3, 3]).to_bytes()), DONE);
-    d.nic().steering.write().unwrap().set_enabled(0b0011);
+    d.nic().steering.write().set_enabled(0b0011);
     let (queue, reason) = d.queue(&tcp4()).unwrap();
     assert!(queue < 2 && reason == Reason::Rss);
-    d.nic().steering.write().unwrap().set_enabled(0b1111);
+    d.nic().steering.write().set_enabled(0b1111);
     assert_eq!(d.queue(&tcp4()), Some((3, Reason::Rss)));
     d.nic().forget_guest();
     assert_eq!(d.queue(&tcp4()), Some((3, Reason::Learned)), "as the host had it");
@@ -175,18 +175,13 @@ fn the_number_of_queue_pairs_is_not_the_device_s_to_set() {
 #[test]
 fn a_hash_configuration_changes_what_is_hashed_and_not_who_decides() {
     let d = Driver::new();
-    let config = || d.nic().steering.read().unwrap().rss().config().clone();
-    d.nic()
-        .steering
-        .write()
-        .unwrap()
-        .set_rss(RssConfig { table: Some(vec![1]), ..RssConfig::default() })
-        .unwrap();
+    let config = || d.nic().steering.read().rss().config().clone();
+    d.nic().steering.write().set_rss(RssConfig { table: Some(vec![1]), ..RssConfig::default() }).unwrap();
     let wanted = HashParams { hash_types: 0x2, key: vec![9; 40] };
     assert_eq!(d.control(Class::Mq, mq::HASH_CONFIG, &wanted.to_bytes()), DONE);
     assert_eq!((config().hash_types, config().key.bytes()), (2, &[9; 40][..]));
     assert_eq!(config().table, Some(vec![1]));
-    assert_eq!(d.nic().steering.read().unwrap().mode(), Mode::Automatic);
+    assert_eq!(d.nic().steering.read().mode(), Mode::Automatic);
     let mut reserved = wanted.to_bytes();
     reserved[4..12].fill(0xff);
     assert_eq!(d.control(Class::Mq, mq::HASH_CONFIG, &reserved), DONE);
@@ -216,15 +211,15 @@ fn rss_contexts_are_made_changed_and_deleted_by_id() {
         assert!(call(rss_context::ADD, id, 1));
     }
     assert!(!call(rss_context::ADD, 1, 2) && call(rss_context::MOD, 1, 3) && !call(rss_context::MOD, 1, 4));
-    let context = |id| d.nic().steering.read().unwrap().context(id).map(|c| c.table.clone().unwrap());
+    let context = |id| d.nic().steering.read().context(id).map(|c| c.table.clone().unwrap());
     assert_eq!((context(1), context(2)), (Some(vec![3]), Some(vec![1])));
     let delete = |id: &[u8]| d.control(Class::RssContext, rss_context::DEL, id);
     assert_eq!((delete(&[1, 0]), delete(&[1, 0]), delete(&[2])), (DONE, None, None));
     assert!(call(rss_context::ADD, 1, 2));
     // They change nothing for packets that no rule sends through them.
-    assert_eq!(d.nic().steering.read().unwrap().mode(), Mode::Automatic);
+    assert_eq!(d.nic().steering.read().mode(), Mode::Automatic);
     d.nic().forget_guest();
-    assert_eq!(d.nic().steering.read().unwrap().contexts().count(), 0);
+    assert_eq!(d.nic().steering.read().contexts().count(), 0);
 }
 
 /// {packets, usecs} of a virtqueue, or `None` for ERR.
@@ -480,7 +475,7 @@ fn hits_are_those_of_a_rule_that_is_there() {
 fn a_reset_forgets_all_that_the_guest_has_set_up_and_nothing_of_the_host() {
     let d = Driver::ready().with_ports();
     let ntuple = crate::steer::NtupleSpec::new(crate::steer::FlowType::Udp6, 2);
-    d.nic().steering.write().unwrap().filters_mut().add_ntuple(ntuple).unwrap();
+    d.nic().steering.write().filters_mut().add_ntuple(ntuple).unwrap();
     let before = d.queue(&tcp_to(80));
     d.create(rule(0), &to_queue(80, 1).to_bytes()).unwrap();
     let context = RssContextParams { id: 1, rss: table(&[1]) };
@@ -495,7 +490,7 @@ fn a_reset_forgets_all_that_the_guest_has_set_up_and_nothing_of_the_host() {
     assert_eq!(d.queue(&tcp_to(80)), before);
     assert_eq!(d.queue(&udp6()), Some((2, Reason::Filter)));
     assert_eq!(d.nic().guest_state().objects(), 0);
-    let steering = d.nic().steering.read().unwrap();
+    let steering = d.nic().steering.read();
     assert_eq!(
         (steering.contexts().count(), steering.filters().len(), steering.mode()),
         (0, 1, Mode::Automatic)

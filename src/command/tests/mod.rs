@@ -108,7 +108,7 @@ impl Driver {
 
     /// Where a frame goes, and why.
     fn verdict(&self, frame: &Frame) -> Verdict {
-        let steering = self.nic().steering.read().unwrap();
+        let steering = self.nic().steering.read();
         steering.classify(&frame.headers(), &self.nic().learned, crate::steer::Tick::ZERO)
     }
 

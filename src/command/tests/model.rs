@@ -237,7 +237,7 @@ proptest! {
             }
             let objects = model.groups.len() + model.classifiers.len() + model.rules.len();
             prop_assert_eq!(d.nic().guest_state().objects(), objects);
-            let steering = d.nic().steering.read().unwrap();
+            let steering = d.nic().steering.read();
             prop_assert_eq!(steering.filters().rules().map(|r| r.0).collect::<Vec<_>>(), model.rules.keys().copied().collect::<Vec<_>>());
         }
     }

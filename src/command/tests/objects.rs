@@ -173,7 +173,7 @@ fn a_modified_rule_keeps_its_hits_and_a_new_one_has_none() {
         let hits = d.control(Class::Flownic, crate::virtio::vendor::RULE_HITS, &0u32.to_le_bytes())?;
         Some(u64::from_le_bytes(hits.try_into().unwrap()))
     };
-    let (slot, _) = d.nic().steering.read().unwrap().filters().rule(0).unwrap();
+    let (slot, _) = d.nic().steering.read().filters().rule(0).unwrap();
     d.nic().rule_hits[0][slot.0 as usize].store(5, std::sync::atomic::Ordering::Relaxed);
     d.modify(rule(0), &to_queue(80, 2).to_bytes()).unwrap();
     assert_eq!(hits(), Some(5));
@@ -205,7 +205,7 @@ fn a_rule_that_refers_to_nothing_or_whose_keys_do_not_fit_is_refused() {
     ] {
         assert_eq!(d.create(rule(0), &wrong.to_bytes()), Err(FIELD), "{wrong:?}");
     }
-    assert!(d.nic().steering.read().unwrap().filters().is_empty());
+    assert!(d.nic().steering.read().filters().is_empty());
     // `key_length` counts, not how much there is: what is missing is zero.
     let bytes = to_queue(0, 1).to_bytes();
     d.create(rule(0), &bytes[..bytes.len() - 20]).unwrap();
@@ -261,7 +261,7 @@ fn a_full_table_is_no_space_and_a_rule_that_goes_makes_room() {
     let d = Driver::ready().with_ports();
     // The host's rules take room, too.
     let ntuple = crate::steer::NtupleSpec::new(crate::steer::FlowType::Ip6, 1);
-    d.nic().steering.write().unwrap().filters_mut().add_ntuple(ntuple).unwrap();
+    d.nic().steering.write().filters_mut().add_ntuple(ntuple).unwrap();
     for id in 0..8191 {
         d.create(rule(id), &to_queue(id as u16, 1).to_bytes()).unwrap();
     }
@@ -271,7 +271,7 @@ fn a_full_table_is_no_space_and_a_rule_that_goes_makes_room() {
     d.create(rule(8191), &to_queue(9000, 2).to_bytes()).unwrap();
     assert_eq!(d.queue(&tcp_to(9000)), Some((2, Reason::Filter)));
     d.nic().forget_guest();
-    let steering = d.nic().steering.read().unwrap();
+    let steering = d.nic().steering.read();
     assert_eq!((steering.filters().len(), steering.filters().ntuples().count()), (1, 1));
 }
 
@@ -282,7 +282,7 @@ fn the_host_s_rules_go_before_all_groups_of_the_guest() {
     d.create(classifier(0), &dst_port().to_bytes()).unwrap();
     d.create(rule(0), &RuleObject { priority: 255, ..to_queue(80, 1) }.to_bytes()).unwrap();
     let ntuple = crate::steer::NtupleSpec::new(crate::steer::FlowType::Tcp4, 2);
-    d.nic().steering.write().unwrap().filters_mut().add_ntuple(ntuple).unwrap();
+    d.nic().steering.write().filters_mut().add_ntuple(ntuple).unwrap();
     assert_eq!(d.queue(&tcp_to(80)), Some((2, Reason::Filter)));
 }
 
@@ -312,9 +312,9 @@ fn a_rule_may_send_packets_through_an_rss_context_that_stays_while_it_does() {
 fn a_rule_for_a_queue_that_is_not_enabled_is_passed_over() {
     let d = Driver::ready().with_ports();
     d.create(rule(0), &to_queue(80, 3).to_bytes()).unwrap();
-    d.nic().steering.write().unwrap().set_enabled(0b0111);
+    d.nic().steering.write().set_enabled(0b0111);
     assert_ne!(d.queue(&tcp_to(80)).unwrap().1, Reason::Filter);
-    d.nic().steering.write().unwrap().set_enabled(0b1111);
+    d.nic().steering.write().set_enabled(0b1111);
     assert_eq!(d.queue(&tcp_to(80)), Some((3, Reason::Filter)));
 }
 

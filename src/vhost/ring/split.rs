@@ -372,6 +372,7 @@ impl SplitRing {
     }
 
     /// Whether the guest has made nothing available that was not taken.
+    #[inline]
     pub fn is_empty(&mut self) -> Result<bool, RingFault> {
         Ok(self.available(1)? == 0)
     }
