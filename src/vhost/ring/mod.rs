@@ -6,8 +6,8 @@
 //!
 //! Rules that hold in here:
 //! * what the guest wrote is read once, into a local, and checked before use;
-//! * an address is translated and checked against the memory table at each use, nothing is cached across a burst
-//!   but the ring's own addresses, which were checked when it started;
+//! * an address is translated and checked at each use. What is kept across bursts are the ring's own addresses, which were
+//!   checked when it started, and where the memory region of the last buffer is, both until the memory table changes;
 //! * a chain that is wrong is returned to the guest and counted, and the ring goes on; only when the *ring* is wrong
 //!   (an index that can't be) does it stop, once, with a [`RingFault`];
 //! * used entries are published in the order in which the buffers were made available (`VIRTIO_F_IN_ORDER`).
