@@ -283,6 +283,20 @@ mod tests {
     }
 
     #[test]
+    fn counters_of_a_device_are_those_of_all_workers_since_the_last_reset() {
+        let c = DeviceCounters::new(3);
+        let packets = || c.values()[0];
+        assert_eq!(NicCounters::NAMES[0], "port_rx_packets");
+        (0..3).for_each(|worker| c.of(worker).port_rx_packets.add(worker as u64 + 1));
+        assert_eq!(packets(), 6);
+        // A worker that counts across the reset goes on where it was.
+        c.reset();
+        assert!(c.values().iter().all(|v| *v == 0));
+        c.of(2).port_rx_packets.add(4);
+        assert_eq!((packets(), c.of(2).port_rx_packets.get()), (4, 7));
+    }
+
+    #[test]
     fn a_named_snapshot_keeps_its_order() {
         let json =
             serde_json::to_value(Named::new(TxCounters::NAMES, &TxCounters::default().values())).unwrap();
