@@ -23,8 +23,8 @@ impl Port for Reflector {
         if self.swap_macs {
             for i in 0..batch.len() {
                 if let Some(macs) = batch.frame_mut(i).head_mut().first_chunk_mut::<12>() {
-                    let &mut [a, b, c, d, e, f, g, h, i, j, k, l] = macs;
-                    *macs = [g, h, i, j, k, l, a, b, c, d, e, f];
+                    let &mut [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = macs;
+                    *macs = [s0, s1, s2, s3, s4, s5, d0, d1, d2, d3, d4, d5];
                 }
                 batch.headers_mut(i).swap_macs();
             }
