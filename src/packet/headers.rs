@@ -26,7 +26,7 @@ pub enum Malformed {
     Runt,
     /// The frame ends within a VLAN tag.
     VlanTag,
-    /// More than [`MAX_TAGS`] VLAN tags.
+    /// More than [`MAX_TAGS`](super::MAX_TAGS) VLAN tags.
     TooManyTags,
     /// The IPv4 header is cut, or its version, header length or total length is impossible.
     Ipv4Header,
@@ -34,7 +34,7 @@ pub enum Malformed {
     Ipv6Header,
     /// IP says that the packet is longer than the frame that carries it.
     IpLength,
-    /// An IPv6 extension header is cut, or there are more than [`MAX_EXTENSIONS`].
+    /// An IPv6 extension header is cut, or there are more than [`MAX_EXTENSIONS`](super::MAX_EXTENSIONS).
     Extension,
     /// The TCP or UDP header is cut, or TCP's data offset is impossible.
     L4Header,

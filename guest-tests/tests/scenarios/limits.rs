@@ -43,15 +43,13 @@ fn full(rfs: &Rfs) {
     rfs.flow_entries(64);
     let server = rfs.serve(100, 32, "3");
     let said = rfs.guest.run_ok("dmesg | wc -l");
-    // A flow may be forgotten while others ask; it is its turn again when it asks again.
-    guest_tests::wait_for("the table to be full", super::LIMIT, || {
-        rfs.ask(100, 32, 20);
-        match rfs.consistent("with a full table") {
-            FILTERS => Ok(()),
-            count => Err(format!("{count} filters")),
-        }
-    });
-    assert!(rfs.counter("full") > 0, "flows were refused");
+    let refused = rfs.counter("full");
+    rfs.ask(100, 32, 20);
+    assert!(rfs.counter("full") > refused, "flows were refused");
+    // Flows that share an entry of the stack's table may be taken for ended. Who was refused does not ask again, so such places
+    // stay free.
+    let filters = rfs.consistent("with a full table");
+    assert!((1..=FILTERS).contains(&filters), "{filters} filters of {FILTERS}");
     assert_eq!(rfs.guest.run_ok("dmesg | wc -l"), said, "refusals are not worth a message each");
     server.stop();
     // Others go on by RSS; what they are for CPU 3 makes its clock go on, and dead flows leave room.
