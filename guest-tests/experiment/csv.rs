@@ -3,9 +3,9 @@
 use crate::measure::Run;
 
 /// A column: its name, and its value for a run.
-type Column = (&'static str, fn(&Run) -> String);
+pub(crate) type Column<R> = (&'static str, fn(&R) -> String);
 
-const COLUMNS: [Column; 34] = [
+pub(crate) const COLUMNS: [Column<Run>; 34] = [
     ("round", |run| run.round.to_string()),
     ("order", |run| run.order.to_string()),
     ("request_bytes", |run| run.group.sizes.request.to_string()),
@@ -43,9 +43,9 @@ const COLUMNS: [Column; 34] = [
 ];
 
 /// A line of names and one for each run.
-pub(crate) fn table(runs: &[Run]) -> String {
-    let names = COLUMNS.map(|(name, _)| name.to_owned()).join(",");
-    let rows = runs.iter().map(|run| COLUMNS.map(|(_, value)| value(run)).join(","));
+pub(crate) fn table<R, const N: usize>(columns: &[Column<R>; N], runs: &[R]) -> String {
+    let names = columns.map(|(name, _)| name.to_owned()).join(",");
+    let rows = runs.iter().map(|run| columns.map(|(_, value)| value(run)).join(","));
     [names].into_iter().chain(rows).map(|line| line + "\n").collect()
 }
 
@@ -59,7 +59,7 @@ mod tests {
     fn each_run_is_a_line() {
         let moderation = Moderation::Usecs(60);
         let group = Group { sizes: SIZES[1], placement: Placement::Unpinned, moderation };
-        let text = table(&[run(1, group, Mode::Soft, 25.0), run(2, group, Mode::Accel, 26.0)]);
+        let text = table(&COLUMNS, &[run(1, group, Mode::Soft, 25.0), run(2, group, Mode::Accel, 26.0)]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.len() == COLUMNS.len()), "{text}");

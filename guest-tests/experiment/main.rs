@@ -23,7 +23,6 @@ mod statistics;
 mod svg;
 mod usage;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use arguments::{Order, Task};
@@ -33,13 +32,11 @@ use guest_tests::stop::{self, Interrupted, Stop, progress};
 use guest_tests::{Namespace, Workdir};
 use measure::{Place, Run, measure};
 use report::Setting;
-use results::Results;
+use results::{Done, REPORT, RUNS, Results};
 
 /// Memory of the guest in MiB, with the fewest flows and for each flow: a server's process, and its buffers.
 const MEMORY: [u32; 2] = [512, 2];
-/// Names of the results.
-const REPORT: &str = "report.md";
-const RUNS: &str = "runs.csv";
+/// Name of the picture among the results.
 const PLOT: &str = "rates.svg";
 
 fn main() -> ExitCode {
@@ -89,17 +86,12 @@ fn rfs(order: &Order) -> ExitCode {
     let relations = relations::judge(&done.runs);
     let report = report::report(&order.plan, &setting, &done.runs, &relations, PLOT);
     println!("{}", markdown::verdicts(&relations));
-    let files =
-        [(REPORT, report), (RUNS, csv::table(&done.runs)), (PLOT, plot::plot(&order.plan, &done.runs))];
+    let files = [
+        (REPORT, report),
+        (RUNS, csv::table(&csv::COLUMNS, &done.runs)),
+        (PLOT, plot::plot(&order.plan, &done.runs)),
+    ];
     results.finish(&files, outcome, relations::counters_hold(&relations))
-}
-
-/// What has been measured so far.
-#[derive(Default)]
-struct Done {
-    runs: Vec<Run>,
-    /// Release of the guest's kernel.
-    kernel: String,
 }
 
 /// Boots and measures all that is planned. Measurements are saved as they are made.
@@ -108,7 +100,7 @@ fn experiment(
     workdir: &Workdir,
     order: &Order,
     results: &Results,
-    done: &mut Done,
+    done: &mut Done<Run>,
 ) -> Result<(), Interrupted> {
     let Order { plan, driver, .. } = order;
     let host = Namespace::new("host");
@@ -130,9 +122,7 @@ fn experiment(
                 run.total(),
                 100.0 * run.home()
             ));
-            done.runs.push(run);
-            let saved = results.save(Path::new(RUNS), &csv::table(&done.runs));
-            saved.map(drop).unwrap_or_else(|message| panic!("{message}"));
+            done.add(run, &csv::COLUMNS, results);
         }
         flows.end()?;
     }

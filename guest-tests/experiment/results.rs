@@ -6,6 +6,34 @@ use std::process::ExitCode;
 
 use guest_tests::build;
 
+use crate::csv::{self, Column};
+
+/// What is in a folder of results, beside the picture: the report, and every measurement.
+pub(crate) const REPORT: &str = "report.md";
+pub(crate) const RUNS: &str = "runs.csv";
+
+/// What has been measured so far.
+pub(crate) struct Done<R> {
+    pub(crate) runs: Vec<R>,
+    /// Release of the guest's kernel.
+    pub(crate) kernel: String,
+}
+
+impl<R> Default for Done<R> {
+    fn default() -> Self {
+        Done { runs: Vec::new(), kernel: String::new() }
+    }
+}
+
+impl<R> Done<R> {
+    /// Adds a measurement, and saves all there are.
+    pub(crate) fn add<const N: usize>(&mut self, run: R, columns: &[Column<R>; N], results: &Results) {
+        self.runs.push(run);
+        let saved = results.save(Path::new(RUNS), &csv::table(columns, &self.runs));
+        saved.map(drop).unwrap_or_else(|message| panic!("{message}"));
+    }
+}
+
 /// The folder of an experiment's results.
 #[derive(Debug)]
 pub(crate) struct Results(PathBuf);

@@ -1,11 +1,9 @@
 //! Every measurement, for other programs.
 
 use super::measure::Run;
+use crate::csv::Column;
 
-/// A column: its name, and its value for a run.
-type Column = (&'static str, fn(&Run) -> String);
-
-const COLUMNS: [Column; 25] = [
+pub(crate) const COLUMNS: [Column<Run>; 25] = [
     ("round", |run| run.round.to_string()),
     ("order", |run| run.order.to_string()),
     ("driver", |run| run.case.driver.name().to_owned()),
@@ -33,23 +31,17 @@ const COLUMNS: [Column; 25] = [
     ("seconds", |run| format!("{:.2}", run.seconds)),
 ];
 
-/// A line of names and one for each run.
-pub(crate) fn table(runs: &[Run]) -> String {
-    let names = COLUMNS.map(|(name, _)| name.to_owned()).join(",");
-    let rows = runs.iter().map(|run| COLUMNS.map(|(_, value)| value(run)).join(","));
-    [names].into_iter().chain(rows).map(|line| line + "\n").collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::busy_poll::measure::tests::run;
     use crate::busy_poll::plan::tests::plan;
+    use crate::csv::table;
 
     #[test]
     fn each_run_is_a_line() {
         let runs: Vec<Run> = plan().round(1).into_iter().map(|case| run(1, case, 100.0)).collect();
-        let text = table(&runs);
+        let text = table(&COLUMNS, &runs);
         assert_eq!(text.lines().count(), 1 + runs.len());
         assert!(text.lines().all(|line| line.split(',').count() == COLUMNS.len()), "{text}");
         assert!(text.contains("\n1,1,virtio_net,TCP_RR rx-usecs 100,busy,1000,100.0,"), "{text}");

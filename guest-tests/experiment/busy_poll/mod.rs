@@ -8,22 +8,21 @@ mod published;
 mod relations;
 mod report;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use guest_tests::polling::{Counters, Polling};
 use guest_tests::stop::{self, Interrupted, Stop, progress};
 use guest_tests::{Kernel, Namespace, Workdir};
 
+use crate::csv::table;
 use crate::relations::counters_hold;
-use crate::results::Results;
+use crate::results::{Done, REPORT, RUNS, Results};
 use crate::{machine, markdown};
 use measure::{Run, measure};
 use plan::Plan;
 
-/// Names of the results.
-const REPORT: &str = "report.md";
-const RUNS: &str = "runs.csv";
+/// Name of the picture among the results.
 const PLOT: &str = "rtt.svg";
 
 /// An experiment to be done.
@@ -61,17 +60,9 @@ pub(crate) fn run(order: &Order) -> ExitCode {
     );
     let relations = relations::judge(&order.plan, runs);
     let report = report::report(&order.plan, &when, runs, &relations, PLOT);
-    let files = [(REPORT, report), (RUNS, csv::table(runs)), (PLOT, plot::plot(&order.plan, runs))];
+    let files = [(REPORT, report), (RUNS, table(&csv::COLUMNS, runs)), (PLOT, plot::plot(&order.plan, runs))];
     println!("{}", markdown::verdicts(&relations));
     results.finish(&files, outcome, counters_hold(&relations))
-}
-
-/// What has been measured so far.
-#[derive(Default)]
-struct Done {
-    runs: Vec<Run>,
-    /// Release of the guest's kernel.
-    kernel: String,
 }
 
 /// Boots and measures all that is planned. Measurements are saved as they are made.
@@ -80,7 +71,7 @@ fn experiment(
     workdir: &Workdir,
     plan: &Plan,
     results: &Results,
-    done: &mut Done,
+    done: &mut Done<Run>,
 ) -> Result<(), Interrupted> {
     progress(
         "Starting flownic with a tap in a network namespace, and booting a guest (after those of tests, if any are running)",
@@ -104,15 +95,9 @@ fn experiment(
                 "{order} of {all}: {case}: {:.0} us, {} messages, {polled} packets polled, {rx_interrupts} receive interrupts",
                 run.trips.mean, run.trips.messages,
             ));
-            done.runs.push(run);
-            save(results, &done.runs);
+            done.add(run, &csv::COLUMNS, results);
         }
     }
     progress("Cleaning up");
     Ok(())
-}
-
-fn save(results: &Results, runs: &[Run]) {
-    let saved = results.save(Path::new(RUNS), &csv::table(runs));
-    saved.map(drop).unwrap_or_else(|message| panic!("{message}"));
 }
