@@ -43,6 +43,16 @@ pub(crate) mod presence {
     pub(crate) const TCP_FLAGS: u64 = 32;
 }
 
+/// One of `PLACES`, a power of two, for the words from the addresses on. Cheap and unkeyed: who makes packets collide must gain
+/// nothing by it.
+#[inline(always)]
+pub(crate) fn place<const PLACES: usize>(&[a, b, c, d]: &[u64; 4], last: u64) -> usize {
+    const { assert!(PLACES.is_power_of_two() && PLACES > 1) };
+    let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ last.rotate_left(8))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (u64::BITS - PLACES.trailing_zeros())) as usize
+}
+
 /// Equality without a call of the general comparison, which costs more than these few words do.
 #[inline(always)]
 pub(crate) fn same<const N: usize>(a: &[u64; N], b: &[u64; N]) -> bool {

@@ -14,7 +14,7 @@
 
 use super::Verdict;
 use crate::packet::Headers;
-use crate::packet::words::{WORDS, presence, same};
+use crate::packet::words::{self, LAST, WORDS, presence, same};
 
 /// Verdicts that are kept.
 const VERDICTS: usize = 256;
@@ -44,7 +44,7 @@ impl VerdictCache {
     /// The verdict about a packet with these headers, if it is known. `stamp` is not 0.
     #[inline]
     pub fn find(&self, stamp: u64, headers: &Headers) -> Option<&Verdict> {
-        let place = place(headers.words());
+        let place = place(headers);
         let line = &self.lines[place];
         (line.stamp == stamp && same(&line.words, headers.words())).then(|| &self.verdicts[place])
     }
@@ -52,9 +52,8 @@ impl VerdictCache {
     /// Keeps a verdict. `stamp` must have been taken before it was reached.
     pub fn keep(&mut self, stamp: u64, headers: &Headers, verdict: Verdict) {
         if headers.has(presence::PORTS) {
-            let words = *headers.words();
-            let place = place(&words);
-            self.lines[place] = Line { words, stamp };
+            let place = place(headers);
+            self.lines[place] = Line { words: *headers.words(), stamp };
             self.verdicts[place] = verdict;
         }
     }
@@ -62,10 +61,8 @@ impl VerdictCache {
 
 /// By addresses and ports, and by TCP flags: segments of one flow that differ in them must not push each other out.
 #[inline]
-fn place(&[_, _, a, b, c, d, last]: &[u64; WORDS]) -> usize {
-    let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ last.rotate_left(8))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> (u64::BITS - VERDICTS.trailing_zeros())) as usize
+fn place(headers: &Headers) -> usize {
+    words::place::<VERDICTS>(headers.addr(), headers.words()[LAST])
 }
 
 #[cfg(test)]

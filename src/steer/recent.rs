@@ -13,7 +13,7 @@
 
 use super::learn::{LearnTable, Tick};
 use crate::packet::Headers;
-use crate::packet::words::{LAST, presence, same};
+use crate::packet::words::{LAST, place, presence, same};
 
 /// Flows that are kept.
 const FLOWS: usize = 64;
@@ -56,7 +56,7 @@ impl RecentFlows {
         }
         let &[a, b, c, d] = sent.addr();
         let words = [a, b, c, d, sent.words()[LAST] & !NO_FLOW];
-        let kept = &mut self.flows[place(&words)];
+        let kept = &mut self.flows[place::<FLOWS>(sent.addr(), words[4])];
         // An empty entry has no ports.
         if !same(kept, &words) {
             *kept = words;
@@ -65,13 +65,6 @@ impl RecentFlows {
             }
         }
     }
-}
-
-#[inline]
-fn place(&[a, b, c, d, last]: &Words) -> usize {
-    let mixed = (a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ last.rotate_left(8))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> (u64::BITS - FLOWS.trailing_zeros())) as usize
 }
 
 #[cfg(test)]

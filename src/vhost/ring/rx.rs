@@ -127,17 +127,7 @@ impl RxRing {
     ) -> Result<(), RxRefused> {
         // In registers from here on: a header that is put together field by field in memory and then read as a whole has
         // to wait until the fields are in the cache, behind all earlier writes to guest memory.
-        self.push_words(NetHeader { num_buffers: 1, ..net }.to_words(), head, tail, len)
-    }
-
-    #[inline(always)]
-    fn push_words(
-        &mut self,
-        net: (u64, u32),
-        head: &[u8],
-        tail: &[Segment<'_>],
-        len: usize,
-    ) -> Result<(), RxRefused> {
+        let net = NetHeader { num_buffers: 1, ..net }.to_words();
         assert!(head.len() <= HEAD && len >= MIN_FRAME);
         debug_assert_eq!(head.len() + tail.iter().map(|s| s.len()).sum::<usize>(), len);
         if self.ring.available(1).map_err(RxRefused::Broken)? == 0 {

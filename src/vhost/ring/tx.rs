@@ -18,8 +18,6 @@ pub struct TxRing {
     /// Chains taken by the last [`pop`](Self::pop) and not yet returned.
     heads: [u16; BATCH],
     taken: usize,
-    /// The chain that comes next if the guest uses its descriptors in order, as many do, or one close to it.
-    expected: u16,
     malformed: u64,
     /// The command that the last pop ended with.
     pending: Pending,
@@ -49,14 +47,7 @@ impl TxRing {
         let mut ring = SplitRing::start(memory, setup)?;
         // The worker looks by itself, and asks for kicks before it goes to sleep.
         ring.refuse_kicks();
-        Ok(TxRing {
-            ring,
-            heads: [0; BATCH],
-            taken: 0,
-            expected: 0,
-            malformed: 0,
-            pending: Pending::default(),
-        })
+        Ok(TxRing { ring, heads: [0; BATCH], taken: 0, malformed: 0, pending: Pending::default() })
     }
 
     /// Takes up to [`BATCH`] chains and puts the frames they carry into `store`. What is no frame is counted and
@@ -72,8 +63,6 @@ impl TxRing {
         if n == 0 {
             return Ok(batch);
         }
-        // The entry that says which descriptor it is may be on its way for as long as the descriptor itself: fetch both.
-        self.ring.prefetch_desc(self.expected);
         for i in 0..n {
             let head = self.ring.head(i as u16)?;
             self.heads[i] = head;
@@ -111,7 +100,6 @@ impl TxRing {
             }
         }
         self.taken = n;
-        self.expected = self.heads[n - 1].wrapping_add(1);
         self.ring.advance(n as u16);
         // While this burst is on its way, the next one comes, and the descriptors of the one after it.
         for head in self.ring.upcoming(0, BATCH as u16) {
