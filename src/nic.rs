@@ -3,7 +3,9 @@
 //! A NIC has `queue_pairs` receive and transmit [`Slot`]s. The front end's session starts rings and puts them into
 //! the slots; workers use them; a stop takes them out again.
 
+mod hits;
 mod reset;
+mod slot;
 
 use std::fs::File;
 use std::io::Write;
@@ -12,7 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use log::{info, warn};
 
+pub use hits::RuleHits;
 pub use reset::ResetSwitch;
+pub use slot::{Slot, SlotGuard};
 
 use crate::command::moderation::Moderation;
 use crate::command::{self, FilterClock, GuestState};
@@ -26,7 +30,7 @@ use crate::offload::Accepts;
 use crate::port::capture::Capture;
 use crate::port::tap::TapQueue;
 use crate::stats::{DeviceCounters, Named, NicCounters, NicStats, RxCounters, TxCounters};
-use crate::steer::{LearnTable, RecentFlows, RuleSlot, SharedSteering, Steering};
+use crate::steer::{LearnTable, RecentFlows, SharedSteering, Steering};
 use crate::trace::Trace;
 use crate::vhost::drivers::DriverWatch;
 use crate::vhost::ring::{RingFault, RxRing, TxRing};
@@ -87,64 +91,6 @@ impl TxQueue {
     }
 }
 
-/// Where a queue is while it runs.
-///
-/// Workers take the lock once per burst. A worker that polls takes it again at once, and a mutex that is not fair would
-/// keep everybody else out for ever; so whoever wants to change the queue says so first, and workers stay away.
-pub struct Slot<Q> {
-    wanted: AtomicU32,
-    running: AtomicBool,
-    queue: Mutex<Option<Q>>,
-}
-
-impl<Q> Default for Slot<Q> {
-    fn default() -> Self {
-        Slot { wanted: AtomicU32::new(0), running: AtomicBool::new(false), queue: Mutex::new(None) }
-    }
-}
-
-impl<Q> Slot<Q> {
-    /// For a worker: the queue, unless it is stopped or about to be changed.
-    #[inline]
-    pub fn enter(&self) -> Option<MutexGuard<'_, Option<Q>>> {
-        if !self.running.load(Ordering::Relaxed) || self.wanted.load(Ordering::Relaxed) != 0 {
-            return None;
-        }
-        self.queue.lock().ok()
-    }
-
-    /// For a worker that can't just come back later (it is about to sleep, or a frame in hand would be lost).
-    #[inline]
-    pub fn enter_waiting(&self) -> Option<MutexGuard<'_, Option<Q>>> {
-        if !self.running.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.queue.lock().ok()
-    }
-
-    /// For everybody else: changes the queue, with no worker in it.
-    pub fn change<T>(&self, f: impl FnOnce(&mut Option<Q>) -> T) -> T {
-        self.wanted.fetch_add(1, Ordering::Relaxed);
-        let mut queue = self.queue.lock().expect("no worker panics with a queue in hand");
-        let result = f(&mut queue);
-        self.running.store(queue.is_some(), Ordering::Relaxed);
-        drop(queue);
-        self.wanted.fetch_sub(1, Ordering::Relaxed);
-        result
-    }
-
-    /// Whether a queue is in it.
-    pub fn is_running(&self) -> bool {
-        self.running.load(Ordering::Relaxed)
-    }
-
-    /// For a worker that found the queue broken: takes it out.
-    pub fn take_broken(&self, queue: &mut MutexGuard<'_, Option<Q>>) -> Option<Q> {
-        self.running.store(false, Ordering::Relaxed);
-        queue.take()
-    }
-}
-
 /// A NIC.
 pub struct Nic {
     id: u16,
@@ -170,8 +116,8 @@ pub struct Nic {
     pub tx_counters: Box<[TxCounters]>,
     /// Counters of the NIC.
     pub counters: DeviceCounters,
-    /// Hits of every rule, by worker (one writer each) and rule slot.
-    pub rule_hits: Box<[Box<[AtomicU64]>]>,
+    /// Hits of every rule.
+    pub rule_hits: RuleHits,
     /// Feature bits in force; 0 without a driver.
     pub features: AtomicU64,
     /// Whether a front end is connected.
@@ -227,7 +173,7 @@ impl Nic {
             rx_counters: (0..pairs).map(|_| RxCounters::default()).collect(),
             tx_counters: (0..pairs).map(|_| TxCounters::default()).collect(),
             counters: DeviceCounters::new(of_workers),
-            rule_hits: (0..of_workers).map(|_| (0..rules).map(|_| AtomicU64::new(0)).collect()).collect(),
+            rule_hits: RuleHits::new(of_workers, rules),
             features: AtomicU64::new(0),
             connected: AtomicBool::new(false),
             link_up: AtomicBool::new(true),
@@ -340,16 +286,6 @@ impl Nic {
         }
     }
 
-    /// Hits of the rule in `slot`.
-    pub fn hits(&self, slot: RuleSlot) -> u64 {
-        self.rule_hits.iter().map(|w| w[slot.0 as usize].load(Ordering::Relaxed)).sum()
-    }
-
-    /// A new rule is in `slot`: it has no hits yet.
-    pub fn reset_hits(&self, slot: RuleSlot) {
-        self.rule_hits.iter().for_each(|w| w[slot.0 as usize].store(0, Ordering::Relaxed));
-    }
-
     /// All counters.
     pub fn stats(&self) -> NicStats {
         NicStats {
@@ -373,9 +309,7 @@ impl Nic {
             slot.change(|_| c.reset());
         }
         self.counters.reset();
-        for hits in self.rule_hits.iter().flat_map(|w| w.iter()) {
-            hits.store(0, Ordering::Relaxed);
-        }
+        self.rule_hits.reset_all();
     }
 }
 
@@ -383,37 +317,7 @@ impl Nic {
 mod tests {
     use super::*;
     use crate::dataplane::testing::Bed;
-    use std::thread;
-
-    #[test]
-    fn workers_stay_away_while_somebody_wants_to_change_a_queue() {
-        let slot = Slot::<u32>::default();
-        assert!(slot.enter().is_none() && slot.enter_waiting().is_none(), "nothing runs");
-        slot.change(|q| *q = Some(1));
-        thread::scope(|s| {
-            let in_use = slot.enter().unwrap();
-            let change = s.spawn(|| slot.change(|q| q.replace(2)));
-            while slot.wanted.load(Ordering::Relaxed) == 0 {
-                thread::yield_now();
-            }
-            assert!(slot.enter().is_none(), "it would wait for the lock for ever");
-            drop(in_use);
-            assert_eq!(change.join().unwrap(), Some(1));
-        });
-        assert_eq!(*slot.enter().unwrap(), Some(2));
-        assert_eq!(slot.change(Option::take), Some(2));
-        assert!(!slot.is_running() && slot.enter().is_none());
-    }
-
-    #[test]
-    fn a_broken_queue_is_taken_out_by_the_worker_that_has_it() {
-        let slot = Slot::<u32>::default();
-        slot.change(|q| *q = Some(1));
-        let mut guard = slot.enter().unwrap();
-        assert_eq!(slot.take_broken(&mut guard), Some(1));
-        drop(guard);
-        assert!(!slot.is_running() && slot.enter_waiting().is_none());
-    }
+    use crate::steer::RuleSlot;
 
     #[test]
     fn only_receive_queues_that_run_are_targets() {
@@ -428,26 +332,15 @@ mod tests {
     }
 
     #[test]
-    fn hits_are_summed_over_workers_and_a_new_rule_has_none() {
-        let workers = (0..3).map(|i| Arc::new(WorkerHandle::new(i).unwrap())).collect();
-        let nic = Nic::new(1, crate::dataplane::testing::config(3), workers, 3, None);
-        let slot = RuleSlot(5);
-        nic.rule_hits.iter().for_each(|w| w[5].store(7, Ordering::Relaxed));
-        assert_eq!((nic.hits(slot), nic.hits(RuleSlot(4))), (21, 0));
-        nic.reset_hits(slot);
-        assert_eq!(nic.hits(slot), 0);
-    }
-
-    #[test]
     fn resetting_the_counters_resets_all_of_them() {
         let mut bed = Bed::new(2, 0);
         let fresh = bed.nic.stats();
         bed.receive_plain(&[0; 60]);
         bed.nic.tx_counters[1].packets.add(1);
-        bed.nic.rule_hits[0][3].store(1, Ordering::Relaxed);
+        RuleHits::count(bed.nic.rule_hits.of(0), RuleSlot(3));
         assert_ne!(bed.nic.stats(), fresh);
         bed.nic.reset_stats();
-        assert_eq!((bed.nic.stats(), bed.nic.hits(RuleSlot(3))), (fresh, 0));
+        assert_eq!((bed.nic.stats(), bed.nic.rule_hits.get(RuleSlot(3))), (fresh, 0));
         assert!(bed.nic.rx[0].is_running() && bed.nic.tx[1].is_running());
     }
 }

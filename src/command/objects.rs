@@ -126,7 +126,7 @@ pub(super) fn create(nic: &Nic, state: &mut AdminState, data: &[u8]) -> Outcome 
             let slot = steering.filters_mut().program_rule(id, made, now)?;
             nic.filter_clock.note(&steering);
             // The slot may have been another rule's.
-            nic.reset_hits(slot);
+            nic.rule_hits.reset(slot);
             objects.rules.insert(id, rule);
         }
     }

@@ -47,7 +47,7 @@ pub(super) fn execute(nic: &Nic, guest: &mut GuestState, command: u8, data: &[u8
             let id = u32::from_le_bytes(*data.first_chunk()?);
             let steering = nic.steering.read();
             let (slot, _) = steering.filters().rule(id)?;
-            Some(nic.hits(slot).to_le_bytes().into())
+            Some(nic.rule_hits.get(slot).to_le_bytes().into())
         }
         RULE_LIST => listing::rules(&guest.admin.objects, data),
         RSS_GET => listing::rss(nic),

@@ -138,7 +138,7 @@ fn add_rule(nic: &Nic, rule: FlowRule) -> Result<FlowAdded, ControlError> {
     let mut steering = steering(nic);
     let (loc, slot) = steering.filters_mut().add_ntuple(rule.into())?;
     // The slot may have been another rule's.
-    nic.reset_hits(slot);
+    nic.rule_hits.reset(slot);
     Ok(FlowAdded { loc })
 }
 

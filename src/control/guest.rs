@@ -43,7 +43,7 @@ pub(super) fn flows(nic: &Nic) -> Vec<GuestFlow> {
                 rule: words,
                 tcp_flags,
                 context,
-                hits: nic.hits(slot),
+                hits: nic.rule_hits.get(slot),
             })
         })
         .collect();
@@ -271,7 +271,7 @@ mod tests {
         let to_queue = RuleObject { vq_index: 6, ..object(1, 1, FlowAction::Direct, &icmp6) };
         create(ObjectType::Rule.id(7), &to_queue.to_bytes());
         let (slot, _) = nic.steering.read().filters().rule(7).unwrap();
-        nic.rule_hits[0][slot.0 as usize].store(9, std::sync::atomic::Ordering::Relaxed);
+        (0..9).for_each(|_| crate::nic::RuleHits::count(nic.rule_hits.of(0), slot));
 
         let list: FlowList = f.get(json!({"command": "flows_list"}));
         let words: Vec<_> =

@@ -127,8 +127,9 @@ pub(super) fn flows(nic: &Nic) -> FlowList {
     let guest = guest::flows(nic);
     let steering = nic.steering.read();
     let filters = steering.filters();
-    let rules =
-        filters.ntuples().map(|(_, slot, spec)| FlowStatus { rule: spec.into(), hits: nic.hits(slot) });
+    let rules = filters
+        .ntuples()
+        .map(|(_, slot, spec)| FlowStatus { rule: spec.into(), hits: nic.rule_hits.get(slot) });
     FlowList { nic: nic.config.name.clone(), capacity: filters.capacity(), rules: rules.collect(), guest }
 }
 

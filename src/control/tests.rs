@@ -101,7 +101,7 @@ fn rules_are_added_listed_counted_and_deleted() {
     let own =
         json!({"flow_type": "tcp4", "src_ip": {"value": "10.0.0.0", "mask": "255.0.0.0"}, "action": -1});
     assert_eq!(f.get::<FlowAdded>(json!({"command": "flows_add", "rule": own})).loc, 2, "the highest free");
-    nic.rule_hits[0][0].store(5, std::sync::atomic::Ordering::Relaxed);
+    (0..5).for_each(|_| crate::nic::RuleHits::count(nic.rule_hits.of(0), crate::steer::RuleSlot(0)));
     let list: FlowList = f.get(json!({"command": "flows_list"}));
     assert_eq!((list.capacity, list.rules.len()), (3, 2));
     let hits: Vec<_> = list.rules.iter().map(|r| (r.rule.loc, r.rule.action, r.hits)).collect();

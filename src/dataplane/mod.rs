@@ -11,6 +11,7 @@ pub mod limits;
 pub mod notify;
 #[cfg(test)]
 mod notify_tests;
+mod patience;
 pub mod rx;
 mod signal;
 #[cfg(test)]

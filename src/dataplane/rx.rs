@@ -1,14 +1,15 @@
 //! Wire to guest: steering, and delivery into receive rings.
 
+use std::sync::RwLockReadGuard;
 use std::sync::atomic::Ordering;
 
 use super::{Context, QUEUES};
-use crate::nic::{Nic, RxQueue};
+use crate::nic::{Nic, RuleHits, RxQueue};
 use crate::offload::{self, Accepts, Plan, RxHash};
 use crate::packet::Headers;
 use crate::port::capture::Capture;
 use crate::stats::NicCounters;
-use crate::steer::{DropReason, Reason, Steering, Verdict};
+use crate::steer::{DropReason, Reason, Steering, Tick, Verdict};
 use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
 use crate::virtio::NetHeader;
 
@@ -64,23 +65,21 @@ fn steer(
     let mut queues = 0;
     let mut reasons = [Reason::Default; BATCH];
     nic.settle();
-    let hits = &nic.rule_hits[cx.worker];
-    let steering = nic.steering.read();
-    let stamp = steering.stamp(&nic.learned, cx.now, nic.id());
+    let hits = nic.rule_hits.of(cx.worker);
+    let mut state = State::of(nic, cx.now);
     let traced = nic.trace.is_on();
     for i in indices(frames) {
         let h = batch.headers(i);
-        let verdict = match cx.verdicts.find(stamp, h) {
+        let verdict = match cx.verdicts.find(state.stamp, h) {
             Some(verdict) => *verdict,
             None if batch.frame(i).len() < MIN_FRAME => {
                 nic.counters.of(cx.worker).drop_runt.add(1);
                 continue;
             }
-            None => decide(&steering, nic, stamp, h, cx),
+            None => state.decide(h, cx),
         };
         if let Verdict::Queue { rule: Some(slot), .. } | Verdict::Drop { rule: Some(slot), .. } = verdict {
-            let hits = &hits[slot.0 as usize];
-            hits.store(hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            RuleHits::count(hits, slot);
         }
         match verdict {
             Verdict::Queue { queue, reason, .. } => {
@@ -94,7 +93,7 @@ fn steer(
             Verdict::Drop { reason, .. } => count_drop(nic.counters.of(cx.worker), reason),
         }
         if hashed {
-            let hash = steering.hash(h, verdict);
+            let hash = state.steering(cx.now).hash(h, verdict);
             cx.hashes[i] = hash.map(|(value, report)| RxHash { value, ports: report.has_ports() });
         }
         if traced {
@@ -105,12 +104,36 @@ fn steer(
     (queues, reasons)
 }
 
-/// Goes the long way to a verdict, and keeps it.
-#[inline(never)]
-fn decide(steering: &Steering, nic: &Nic, stamp: u64, h: &Headers, cx: &mut Context) -> Verdict {
-    let verdict = steering.classify(h, &nic.learned, cx.now);
-    cx.verdicts.keep(stamp, h, verdict);
-    verdict
+/// The state of steering by which a burst is decided about. Its lock is taken, and kept for the rest of the burst, only once a
+/// packet comes whose flow has not been seen a moment ago: a worker that has seen them all waits for nobody who changes rules.
+struct State<'a> {
+    nic: &'a Nic,
+    stamp: u64,
+    steering: Option<RwLockReadGuard<'a, Steering>>,
+}
+
+impl<'a> State<'a> {
+    fn of(nic: &'a Nic, now: Tick) -> Self {
+        State { nic, stamp: nic.steering.stamp(&nic.learned, now, nic.id()), steering: None }
+    }
+
+    fn steering(&mut self, now: Tick) -> &Steering {
+        let nic = self.nic;
+        self.steering.get_or_insert_with(|| {
+            let steering = nic.steering.read();
+            self.stamp = steering.stamp(&nic.learned, now, nic.id());
+            steering
+        })
+    }
+
+    /// Goes the long way to a verdict, and keeps it.
+    #[inline(never)]
+    fn decide(&mut self, h: &Headers, cx: &mut Context) -> Verdict {
+        let nic = self.nic;
+        let verdict = self.steering(cx.now).classify(h, &nic.learned, cx.now);
+        cx.verdicts.keep(self.stamp, h, verdict);
+        verdict
+    }
 }
 
 #[cold]

@@ -15,6 +15,7 @@ use log::warn;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::notify::Nanos;
+use super::patience::Patience;
 use super::timers::{Clock, Lead, Timer};
 use super::{Context, signal, tx};
 use crate::config::PollMode;
@@ -213,7 +214,8 @@ impl Worker {
 
     /// Works until it is stopped.
     pub fn run(mut self) {
-        let mut last_busy = Instant::now();
+        let mut last_look = Instant::now();
+        let mut patience = Patience::new(self.poll, last_look);
         let mut steps = 0u32;
         let has_descriptors = self.sources.iter().any(|s| s.port.readable_fd().is_some());
         let between_looks = if has_descriptors { STEPS_BETWEEN_LOOKS.0 } else { STEPS_BETWEEN_LOOKS.1 };
@@ -224,29 +226,24 @@ impl Worker {
             }
             steps = steps.wrapping_add(1);
             if busy {
+                patience.found();
                 let late =
-                    steps.is_multiple_of(STEPS_BETWEEN_CLOCKS) && last_busy.elapsed() > LONGEST_BETWEEN_LOOKS;
+                    steps.is_multiple_of(STEPS_BETWEEN_CLOCKS) && last_look.elapsed() > LONGEST_BETWEEN_LOOKS;
                 if !late && !steps.is_multiple_of(between_looks) {
                     continue;
                 }
-                last_busy = self.tell_time();
+                last_look = self.tell_time();
                 self.look(0);
-            } else {
-                let polling = match self.poll {
-                    PollMode::Always => true,
-                    PollMode::Adaptive(time) => last_busy.elapsed() < time,
-                    PollMode::Off => false,
-                };
-                if polling || self.is_due_soon() {
-                    std::hint::spin_loop();
-                    if steps.is_multiple_of(between_looks) || has_descriptors {
-                        self.tell_time();
-                        self.look(0);
-                    }
-                } else if !self.arm() {
-                    self.sleep();
-                    last_busy = self.tell_time();
+            } else if patience.lasts(Instant::now) || self.is_due_soon() {
+                patience.pause();
+                if steps.is_multiple_of(between_looks) || has_descriptors {
+                    last_look = self.tell_time();
+                    self.look(0);
                 }
+            } else if !self.arm() {
+                self.sleep();
+                last_look = self.tell_time();
+                patience.woke(last_look);
             }
             if self.handle.stop.load(Ordering::Acquire) {
                 return;

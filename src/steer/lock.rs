@@ -1,22 +1,37 @@
 //! Steering, shared by all workers of a process and changed by whoever configures it.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::Steering;
+use super::{LearnTable, Steering, Tick, stamp};
 
-/// A lock around [`Steering`]. What is asked of it for each burst that a guest sends stands beside it, so that asking takes no
-/// lock.
+/// A lock around [`Steering`]. What is asked of it for each burst stands beside it, so that asking takes no lock.
 pub struct SharedSteering {
     steering: RwLock<Steering>,
+    told: Told,
+}
+
+/// What is told without the lock, as of the last change.
+#[derive(Default)]
+struct Told {
     learns: AtomicBool,
+    changes: AtomicU64,
+}
+
+impl Told {
+    fn follow(&self, steering: &Steering) {
+        self.learns.store(steering.learns(), Ordering::Relaxed);
+        self.changes.store(steering.changes(), Ordering::Release);
+    }
 }
 
 impl SharedSteering {
     /// Takes it.
     pub fn new(steering: Steering) -> Self {
-        SharedSteering { learns: AtomicBool::new(steering.learns()), steering: RwLock::new(steering) }
+        let told = Told::default();
+        told.follow(&steering);
+        SharedSteering { told, steering: RwLock::new(steering) }
     }
 
     /// To decide by it, or to look at it.
@@ -27,23 +42,27 @@ impl SharedSteering {
 
     /// To change it.
     pub fn write(&self) -> SteeringChange<'_> {
-        SteeringChange {
-            steering: self.steering.write().expect("steering never panics"),
-            learns: &self.learns,
-        }
+        SteeringChange { steering: self.steering.write().expect("steering never panics"), told: &self.told }
     }
 
     /// [`Steering::learns`], as of the last change.
     #[inline]
     pub fn learns(&self) -> bool {
-        self.learns.load(Ordering::Relaxed)
+        self.told.learns.load(Ordering::Relaxed)
+    }
+
+    /// [`Steering::stamp`], as of the last change. A verdict that was reached under this stamp was right a moment ago, when the
+    /// stamp was taken, whoever is changing what at the moment.
+    #[inline]
+    pub fn stamp(&self, learned: &LearnTable, now: Tick, nic: u16) -> u64 {
+        stamp(self.told.changes.load(Ordering::Acquire), learned, now, nic)
     }
 }
 
 /// Steering that is being changed.
 pub struct SteeringChange<'a> {
     steering: RwLockWriteGuard<'a, Steering>,
-    learns: &'a AtomicBool,
+    told: &'a Told,
 }
 
 impl Deref for SteeringChange<'_> {
@@ -63,7 +82,7 @@ impl DerefMut for SteeringChange<'_> {
 impl Drop for SteeringChange<'_> {
     fn drop(&mut self) {
         // Before the lock is given back, so that changes are seen in their order.
-        self.learns.store(self.steering.learns(), Ordering::Relaxed);
+        self.told.follow(&self.steering);
     }
 }
 

@@ -13,7 +13,8 @@
 //! 6. queue 0, or the lowest enabled one.
 //!
 //! `classify` only reads: hits are counted by the worker, by [`RuleSlot`] and [`Reason`]. The control path changes a `Steering` under the write
-//! half of a lock whose read half the data plane takes once per batch; each change leaves it complete.
+//! half of a lock whose read half the data plane takes once for a batch with packets that it can't decide about without ([`SharedSteering`]);
+//! each change leaves it complete.
 
 mod cache;
 mod context;
@@ -54,6 +55,14 @@ use context::Contexts;
 use guest::HostRss;
 
 use crate::packet::Headers;
+
+/// What a verdict depends on beside the packet, see [`Steering::stamp`].
+#[inline]
+fn stamp(changes: u64, learned: &LearnTable, now: Tick, nic: u16) -> u64 {
+    // None of the three ever goes back, so their sum is another one as soon as one of them is. If they change while they are
+    // read, it is the sum of a moment in between, or of none.
+    u64::from(nic) << 48 | (changes + learned.version() + now.as_secs()) & (u64::MAX >> 16)
+}
 
 /// Receive queues that a NIC can have: as many as a learned flow can name.
 pub const MAX_QUEUE_PAIRS: u16 = 127;
@@ -275,8 +284,12 @@ impl Steering {
     /// 65535) tells several NICs apart. Take it while the lock is held under which verdicts are reached.
     #[inline]
     pub fn stamp(&self, learned: &LearnTable, now: Tick, nic: u16) -> u64 {
-        // None of the three ever goes back, so their sum is another one as soon as one of them is.
-        u64::from(nic) << 48 | (self.changes + learned.version() + now.as_secs()) & (u64::MAX >> 16)
+        stamp(self.changes, learned, now, nic)
+    }
+
+    /// How often anything has changed that could change a verdict.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Whether sent packets are to be shown to the [`LearnTable`].

@@ -174,7 +174,7 @@ fn a_modified_rule_keeps_its_hits_and_a_new_one_has_none() {
         Some(u64::from_le_bytes(hits.try_into().unwrap()))
     };
     let (slot, _) = d.nic().steering.read().filters().rule(0).unwrap();
-    d.nic().rule_hits[0][slot.0 as usize].store(5, std::sync::atomic::Ordering::Relaxed);
+    (0..5).for_each(|_| crate::nic::RuleHits::count(d.nic().rule_hits.of(0), slot));
     d.modify(rule(0), &to_queue(80, 2).to_bytes()).unwrap();
     assert_eq!(hits(), Some(5));
     d.destroy(rule(0)).unwrap();
