@@ -226,6 +226,18 @@ impl Programs<'_> {
     }
 }
 
+/// What programs have dropped and seen. Counters are read one after the other, and frames that nobody asked for (neighbours,
+/// routers) may come between the two: they are read until nothing has changed from one time to the next.
+fn dropped_and_seen(nic: &Interface<'_>) -> (u64, u64) {
+    let read = || (total(nic, "rx", "xdp_drops"), total(nic, "rx", "xdp_packets"));
+    let mut last = read();
+    wait_for("frames to stop coming", LIMIT, || {
+        let before = std::mem::replace(&mut last, read());
+        if before == last { Ok(()) } else { Err(format!("{before:?}, then {last:?}")) }
+    });
+    last
+}
+
 fn runs_programs(kernel: Kernel) {
     const FRAMES: u32 = 40;
     with_guest(kernel, |_, guest, link| {
@@ -247,10 +259,11 @@ fn runs_programs(kernel: Kernel) {
         }
 
         programs.attach("drop", "").expect("a program that drops");
-        let (dropped, packets) = (total(nic, "rx", "xdp_drops"), total(nic, "rx", "xdp_packets"));
+        let (dropped, packets) = dropped_and_seen(nic);
         let lost = tap.machine().run(&format!("ping -i 0.05 -W 1 -c 5 {}", link.far(Family::V4)));
         assert!(!lost.success(), "{lost}");
-        let now = (total(nic, "rx", "xdp_drops") - dropped, total(nic, "rx", "xdp_packets") - packets);
+        let after = dropped_and_seen(nic);
+        let now = (after.0 - dropped, after.1 - packets);
         assert!(now.0 >= 5 && now.0 == now.1, "dropped and seen: {now:?}");
 
         programs.attach("tx", "").expect("a program that sends back");
