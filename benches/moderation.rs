@@ -1,5 +1,8 @@
-//! How exact held signals are: the time from a frame in the ring to its signal, as its guest sees it, less the time that was asked
+//! How exact held signals are, and how many. First the time from a frame in the ring to its signal, as its guest sees it, less the time that was asked
 //! for. Microseconds; median, 1 and 99 percent.
+//!
+//! Then how many signals a flood is worth: packets at a steady rate from `port=gen`, to a guest that takes them as Linux does, with
+//! no wish for signals from the first one until it finds no more.
 //!
 //! One frame at a time, with pauses, so that the worker goes to sleep in between (`--poll off`) or polls. The guest looks at the
 //! used index without a pause until the frame is there, then at its eventfd: both need a processor of their own.
@@ -12,6 +15,8 @@ use flownic::testkit::{Flownic, frame, soon};
 
 const FLOWNIC: &str = env!("CARGO_BIN_EXE_flownic");
 const FRAMES: usize = 2000;
+/// How long each flood lasts.
+const FLOOD: Duration = Duration::from_secs(1);
 
 /// The guest's processor, and flownic's.
 fn processors() -> (usize, usize) {
@@ -58,6 +63,36 @@ fn guest(flownic: &Flownic, usecs: u32, cpu: usize) -> Vec<f64> {
     times
 }
 
+/// Signals and packets a second, of packets that come `rate` a second.
+fn flood(rate: u64, usecs: u32, (guest_cpu, cpu): (usize, usize)) -> (f64, f64) {
+    let nic = format!("n0,socket=@/n0,queues=1,port=gen:flows=16;size=60;rate={rate}");
+    let flownic = Flownic::serve(FLOWNIC, &["--nic", &nic, "--poll", "always", "--cpus", &cpu.to_string()]);
+    thread::scope(|s| s.spawn(|| take(&flownic, usecs, guest_cpu)).join().expect("a guest"))
+}
+
+fn take(flownic: &Flownic, usecs: u32, cpu: usize) -> (f64, f64) {
+    sys::pin_current_thread(cpu).expect("an allowed processor");
+    flownic.ctl(&["coalesce", "set", "rx-usecs", &usecs.to_string()]);
+    let mut guest = flownic.guest("n0").connect().expect("a back end");
+    let (mut packets, before, begin) = (0, guest.rx(0).signals(), Instant::now());
+    let mut seen = before;
+    while begin.elapsed() < FLOOD {
+        guest.rx(0).want_signals(false);
+        while guest.try_recv(0).is_some() {
+            packets += 1;
+        }
+        guest.rx(0).want_signals(true);
+        if guest.rx(0).has_used() {
+            continue;
+        }
+        while guest.rx(0).signals() == seen && begin.elapsed() < FLOOD {}
+        seen = guest.rx(0).signals();
+    }
+    let signals = seen - before;
+    let seconds = begin.elapsed().as_secs_f64();
+    (signals as f64 / seconds, packets as f64 / seconds)
+}
+
 fn main() {
     let (guest, worker) = processors();
     println!("{:<10} {:>8} {:>10} {:>10} {:>10}", "poll", "rx-usecs", "median", "1 %", "99 %");
@@ -71,6 +106,14 @@ fn main() {
                 late(0.01),
                 late(0.99)
             );
+        }
+    }
+    println!("\n{:>10} {:>8} {:>10} {:>10} {:>10}", "rate", "rx-usecs", "packets/s", "signals/s", "at most");
+    for rate in [10_000, 100_000, 1_000_000] {
+        for usecs in [0, 20, 60] {
+            let (signals, packets) = flood(rate, usecs, (guest, worker));
+            let most = if usecs == 0 { f64::INFINITY } else { 1e6 / f64::from(usecs) };
+            println!("{rate:>10} {usecs:>8} {packets:>10.0} {signals:>10.0} {most:>10.0}");
         }
     }
 }
