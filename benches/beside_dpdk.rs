@@ -1,9 +1,10 @@
 //! flownic beside DPDK's own vhost back end: the same client (DPDK's virtio-user port), the same two CPUs, in turns.
 //!
-//! `scripts/bench` prepares and runs it. Frames have 60 bytes, one queue pair is used, and flownic has RSS on and 1000
-//! rules that match none of the frames. The back end polls on one CPU, the client on another.
+//! `scripts/bench` prepares and runs it. flownic has RSS on and 1000 rules that match none of the frames. The back end polls on
+//! one CPU, the client on another.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use flownic::testkit::process::TempDir;
@@ -27,40 +28,60 @@ const USAGE: &str = "Usage: beside_dpdk [--runs N] [--seconds S]
   --seconds S   how long each measures, 0.1 to 60 (1)";
 
 /// A way of traffic, and who does what in it.
+#[derive(Clone, Copy)]
 struct Case {
     title: &'static str,
-    /// Forwarding mode and start of DPDK as the back end.
-    dpdk: (&'static str, &'static str),
-    /// Port of flownic.
-    port: &'static str,
+    /// Forwarding mode of DPDK as the back end.
+    dpdk: &'static str,
+    /// The ports of flownic, one for each NIC: `nN`.
+    ports: &'static [&'static str],
     /// Forwarding mode and start of the client.
     client: (&'static str, &'static str),
     /// What the client counts.
     rate: &'static str,
+    /// Queue pairs.
+    queues: usize,
+    /// Bytes of a frame.
+    size: usize,
 }
 
-const CASES: [Case; 3] = [
+/// Four bursts of 32, on each queue, go round and round.
+const ECHO: Case = Case {
+    title: "echo, 128 in flight",
+    dpdk: "macswap",
+    ports: &["echo"],
+    client: ("macswap", "tx_first 4"),
+    rate: "Rx-pps",
+    queues: 1,
+    size: 60,
+};
+
+const CASES: [Case; 6] = [
     Case {
         title: "guest to sink",
-        dpdk: ("rxonly", ""),
-        port: "null",
+        dpdk: "rxonly",
+        ports: &["null"],
         client: ("txonly", ""),
         rate: "Tx-pps",
+        ..ECHO
     },
     Case {
         title: "source to guest",
-        dpdk: ("txonly", ""),
-        port: "gen:flows=16;size=60",
+        dpdk: "txonly",
+        ports: &["gen:flows=16;size=60"],
         client: ("rxonly", ""),
-        rate: "Rx-pps",
+        ..ECHO
     },
-    // Four bursts of 32 go round and round.
+    ECHO,
+    Case { title: "echo, 4 queues", queues: 4, ..ECHO },
+    Case { title: "echo, 1514 bytes", size: 1514, ..ECHO },
+    // Both ports of the client send what the other one has received.
     Case {
-        title: "echo, 128 in flight",
-        dpdk: ("macswap", ""),
-        port: "echo",
-        client: ("macswap", "tx_first 4"),
-        rate: "Rx-pps",
+        title: "guest to guest",
+        dpdk: "io",
+        ports: &["link:n1", "link:n0"],
+        client: ("io", "tx_first 4"),
+        ..ECHO
     },
 ];
 
@@ -103,52 +124,73 @@ struct Run {
     foreign: f64,
 }
 
-/// Starts the client, lets traffic flow, and measures.
-fn measure(case: &Case, socket: &std::path::Path, back_end: u32, time: Duration) -> Run {
-    let client = Options::driver(socket, 1).hugepages().on_cpu(CLIENT_CPU);
-    let mut client = client.args(&["--txonly-multi-flow"]).start();
-    client.command("set txpkts 60");
-    client.forward(case.client.0, case.client.1);
-    std::thread::sleep(WARM_UP);
-    // Rates are those since the last look.
-    client.command("show port stats 0");
-    let pids = [client.pid(), back_end];
-    let (begun, busy, own) = (Instant::now(), busy(), cpu_time(&pids));
-    std::thread::sleep(time);
-    let said = client.command("show port stats 0");
-    let elapsed = begun.elapsed().as_secs_f64();
-    let foreign = (self::busy() - busy) - (cpu_time(&pids) - own);
-    let rate = number(&said, case.rate).unwrap_or_else(|| panic!("no {} in {said}", case.rate));
-    assert!(rate > 0, "{}: nothing moves: {said}", case.title);
-    client.quit();
-    Run { rate: rate as f64 / 1e6, foreign: (foreign / elapsed / 2.0).max(0.0) }
-}
-
-fn run_dpdk(case: &Case, time: Duration) -> Run {
-    let dir = TempDir::new();
-    let socket = dir.path().join("n0");
-    let options = Options::back_end(&socket, 1).on_cpu(BACK_END_CPU).args(&["--txonly-multi-flow"]);
-    let mut back_end: Testpmd = options.start();
-    back_end.command("set txpkts 60");
-    back_end.forward(case.dpdk.0, case.dpdk.1);
-    let run = measure(case, &socket, back_end.pid(), time);
-    back_end.quit();
-    run
-}
-
-fn run_flownic(case: &Case, time: Duration) -> Run {
-    let nic = format!("n0,socket=@/n0,port={}", case.port);
-    let cpu = BACK_END_CPU.to_string();
-    let mut flownic = Flownic::serve(FLOWNIC, &["--nic", &nic, "--poll", "always", "--cpus", &cpu]);
-    let mut control = flownic.control();
-    for n in 0..RULES {
-        let rule = json!({ "flow_type": "udp4", "src_port": 50_000 + n, "dst_port": 50_000, "action": 0 });
-        let request = json!({ "command": "flows_add", "nic": "n0", "rule": rule });
-        control.call(&request).unwrap_or_else(|e| panic!("{request}: {e}"));
+impl Case {
+    /// The NICs' names, which are those of their sockets.
+    fn names(&self) -> impl Iterator<Item = String> {
+        (0..self.ports.len()).map(|n| format!("n{n}"))
     }
-    let run = measure(case, &flownic.path("n0"), flownic.pid(), time);
-    assert!(flownic.terminate().success(), "flownic ends well");
-    run
+
+    /// A testpmd on a CPU, set up for this case.
+    fn testpmd(&self, options: Options, cpu: usize) -> Testpmd {
+        let mut testpmd = options.hugepages().on_cpu(cpu).args(&["--txonly-multi-flow"]).start();
+        testpmd.command(&format!("set txpkts {}", self.size));
+        testpmd
+    }
+
+    /// Starts the client, lets traffic flow, and measures.
+    fn measure(&self, sockets: &[PathBuf], back_end: u32, time: Duration) -> Run {
+        let options = Options::driver(&sockets[0], self.queues);
+        let options = sockets[1..].iter().fold(options, |o, socket| o.and_driver(socket));
+        let mut client = self.testpmd(options, CLIENT_CPU);
+        client.forward(self.client.0, self.client.1);
+        std::thread::sleep(WARM_UP);
+        // Rates are those since the last look.
+        client.command("show port stats all");
+        let pids = [client.pid(), back_end];
+        let (begun, busy, own) = (Instant::now(), busy(), cpu_time(&pids));
+        std::thread::sleep(time);
+        let said = client.command("show port stats all");
+        let elapsed = begun.elapsed().as_secs_f64();
+        let foreign = (self::busy() - busy) - (cpu_time(&pids) - own);
+        let rates = said.match_indices(self.rate).filter_map(|(at, _)| number(&said[at..], self.rate));
+        let rate: u64 = rates.sum();
+        assert!(rate > 0, "{}: nothing moves: {said}", self.title);
+        client.quit();
+        Run { rate: rate as f64 / 1e6, foreign: (foreign / elapsed / 2.0).max(0.0) }
+    }
+
+    fn run_dpdk(&self, time: Duration) -> Run {
+        let dir = TempDir::new();
+        let sockets: Vec<_> = self.names().map(|name| dir.path().join(name)).collect();
+        let options = Options::back_end(&sockets[0], self.queues);
+        let options = sockets[1..].iter().fold(options, |o, socket| o.and_back_end(socket));
+        let mut back_end = self.testpmd(options, BACK_END_CPU);
+        back_end.forward(self.dpdk, "");
+        let run = self.measure(&sockets, back_end.pid(), time);
+        back_end.quit();
+        run
+    }
+
+    fn run_flownic(&self, time: Duration) -> Run {
+        let (cpu, mut args) = (BACK_END_CPU.to_string(), Vec::new());
+        for (name, port) in self.names().zip(self.ports) {
+            let nic = format!("{name},socket=@/{name},queues={},port={port}", self.queues);
+            args.extend(["--nic".to_owned(), nic]);
+        }
+        args.extend(["--poll", "always", "--cpus", &cpu].map(str::to_owned));
+        let mut flownic = Flownic::serve(FLOWNIC, &args.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut control = flownic.control();
+        for (name, n) in self.names().flat_map(|name| (0..RULES).map(move |n| (name.clone(), n))) {
+            let rule =
+                json!({ "flow_type": "udp4", "src_port": 50_000 + n, "dst_port": 50_000, "action": 0 });
+            let request = json!({ "command": "flows_add", "nic": name, "rule": rule });
+            control.call(&request).unwrap_or_else(|e| panic!("{request}: {e}"));
+        }
+        let sockets: Vec<_> = self.names().map(|name| flownic.path(&name)).collect();
+        let run = self.measure(&sockets, flownic.pid(), time);
+        assert!(flownic.terminate().success(), "flownic ends well");
+        run
+    }
 }
 
 /// Repeats a run that others have disturbed, and keeps the one that was disturbed least.
@@ -223,11 +265,11 @@ fn main() {
         for (case, (dpdk, flownic)) in CASES.iter().zip(&mut runs) {
             // Who goes first takes turns, too.
             if n % 2 == 0 {
-                dpdk.push(least_disturbed(|| run_dpdk(case, settings.time)));
+                dpdk.push(least_disturbed(|| case.run_dpdk(settings.time)));
             }
-            flownic.push(least_disturbed(|| run_flownic(case, settings.time)));
+            flownic.push(least_disturbed(|| case.run_flownic(settings.time)));
             if n % 2 == 1 {
-                dpdk.push(least_disturbed(|| run_dpdk(case, settings.time)));
+                dpdk.push(least_disturbed(|| case.run_dpdk(settings.time)));
             }
             let (d, f) = (dpdk[n], flownic[n]);
             eprintln!(
@@ -241,7 +283,7 @@ fn main() {
         }
     }
     println!(
-        "Million frames of 60 bytes a second, one queue; median of {} runs in turns (least to most)\n",
+        "Million frames a second, of 60 bytes and on one queue if not said; median of {} runs in turns (least to most)\n",
         settings.runs
     );
     println!("{:<20} {:>24} {:>24} {:>24}", "", "DPDK vhost", "flownic", "flownic / DPDK");

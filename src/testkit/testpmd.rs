@@ -25,7 +25,8 @@ const LINES: usize = 60;
 /// A testpmd to be.
 #[derive(Debug, Clone)]
 pub struct Options {
-    vdev: String,
+    /// The first port's device, and those of further ports.
+    vdevs: Vec<String>,
     queues: usize,
     lcores: String,
     memory: Vec<String>,
@@ -36,31 +37,47 @@ impl Options {
     /// A driver: a virtio-user port with `queues` queue pairs that connects to the socket. It needs neither hugepages
     /// nor root, and its threads run on any CPU that this process may use.
     pub fn driver(socket: &Path, queues: usize) -> Self {
-        let device =
-            format!("net_virtio_user0,path={},queue_size=256,mac=02:00:00:00:00:01", socket.display());
-        Options::with(device, queues)
+        Options::with(driver_device(0, socket), queues)
+    }
+
+    /// A further port of a driver, on another socket.
+    pub fn and_driver(mut self, socket: &Path) -> Self {
+        self.vdevs.push(self.vdev(&driver_device(self.vdevs.len(), socket)));
+        self
     }
 
     /// A back end that listens on the socket, with hugepages.
     pub fn back_end(socket: &Path, queues: usize) -> Self {
-        Options::with(format!("net_vhost0,iface={}", socket.display()), queues).hugepages()
+        Options::with(back_end_device(0, socket), queues).hugepages()
+    }
+
+    /// A further port of a back end, on another socket.
+    pub fn and_back_end(mut self, socket: &Path) -> Self {
+        self.vdevs.push(self.vdev(&back_end_device(self.vdevs.len(), socket)));
+        self
     }
 
     fn with(device: String, queues: usize) -> Self {
         let cpus = allowed_cpus();
-        Options {
-            vdev: format!("--vdev={device},queues={queues}"),
+        let mut options = Options {
+            vdevs: Vec::new(),
             queues,
             lcores: format!("0@({cpus}),1@({cpus})"),
             memory: ["--no-huge", "--no-shconf", "-m", "128"].map(str::to_owned).to_vec(),
             args: Vec::new(),
-        }
+        };
+        options.vdevs.push(options.vdev(&device));
+        options
     }
 
-    /// Further properties of the device: `mrg_rxbuf=0`.
+    fn vdev(&self, device: &str) -> String {
+        format!("--vdev={device},queues={}", self.queues)
+    }
+
+    /// Further properties of all devices: `mrg_rxbuf=0`.
     pub fn device(mut self, properties: &str) -> Self {
         if !properties.is_empty() {
-            self.vdev = format!("{},{properties}", self.vdev);
+            self.vdevs.iter_mut().for_each(|vdev| *vdev = format!("{vdev},{properties}"));
         }
         self
     }
@@ -92,6 +109,18 @@ impl Options {
     }
 }
 
+fn driver_device(port: usize, socket: &Path) -> String {
+    format!(
+        "net_virtio_user{port},path={},queue_size=256,mac=02:00:00:00:00:{:02x}",
+        socket.display(),
+        port + 1
+    )
+}
+
+fn back_end_device(port: usize, socket: &Path) -> String {
+    format!("net_vhost{port},iface={}", socket.display())
+}
+
 /// A running testpmd. Killed on drop; what it said is shown if the test is failing.
 #[derive(Debug)]
 pub struct Testpmd {
@@ -115,7 +144,7 @@ impl Testpmd {
         // Without stdbuf what it says would stay in its buffer, as its output is no terminal.
         let mut command = Command::new("stdbuf");
         command.args(["-oL", PROGRAM, "--lcores", &options.lcores, "--no-pci", "--no-telemetry"]);
-        command.args(&options.memory).args(["--file-prefix", &prefix, &options.vdev]);
+        command.args(&options.memory).args(["--file-prefix", &prefix]).args(&options.vdevs);
         let queues = options.queues;
         command.args(["--", "--interactive", "--no-mlockall", "--total-num-mbufs=8192"]);
         command.args([format!("--rxq={queues}"), format!("--txq={queues}")]).args(&options.args);
