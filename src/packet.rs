@@ -67,8 +67,65 @@ pub fn parse(head: &[u8], frame_len: usize) -> Headers {
 
 /// As [`parse`], in place: for batches, where moving the result would cost as much as finding it.
 pub fn parse_into(h: &mut Headers, head: &[u8], frame_len: usize) {
-    *h = Headers::default();
     let frame = Frame { head: &head[..head.len().min(frame_len)], len: frame_len };
+    if !plain(frame, h) {
+        general(frame, h);
+    }
+}
+
+/// The frames that most traffic consists of: IPv4 without options, untagged and whole, with UDP or TCP. At most a third of the work of
+/// [`general`], which would find the same. False for all others, and then nothing was written.
+#[inline(always)]
+fn plain(frame: Frame, h: &mut Headers) -> bool {
+    const L4: usize = ETH_LEN + IPV4_LEN;
+    const VERSION_AND_LEN: u32 = 0x45;
+    let Some(b) = frame.take::<{ L4 + UDP_LEN }>(0) else { return false };
+    let word = |at: usize| u64::from_be_bytes(*b[at..].first_chunk().expect("within the array"));
+    let half = |at: usize| u16::from_be_bytes([b[at], b[at + 1]]);
+    let (macs, src_and_type) = (word(0), word(6));
+    let type_and_ip = u32::from_be_bytes([b[12], b[13], b[14], b[15]]);
+    let (total_len, protocol) = (usize::from(half(ETH_LEN + 2)), b[ETH_LEN + 9]);
+    let is_whole = half(ETH_LEN + 6) & 0x3fff == 0 && !frame.ends_before(ETH_LEN + total_len);
+    if type_and_ip >> 8 != u32::from(ETHERTYPE_IPV4) << 8 | VERSION_AND_LEN || !is_whole {
+        return false;
+    }
+    let found = match protocol {
+        PROTO_UDP if total_len >= IPV4_LEN + UDP_LEN => presence::PORTS,
+        PROTO_TCP if total_len >= IPV4_LEN + TCP_LEN => match frame.take::<TCP_LEN>(L4) {
+            Some(tcp) if tcp[12] >> 4 >= 5 => {
+                u64::from(tcp[13]) << TCP_FLAGS | presence::PORTS | presence::TCP_FLAGS
+            }
+            _ => return false,
+        },
+        _ => return false,
+    };
+    let ports = u32::from_be_bytes([b[L4], b[L4 + 1], b[L4 + 2], b[L4 + 3]]);
+    let last = u64::from(ports) << PORTS
+        | u64::from(protocol) << PROTOCOL
+        | u64::from(type_and_ip as u8) << TOS
+        | (found | presence::ETHERNET | presence::V4);
+    *h = Headers {
+        words: [
+            macs & MAC_BITS | u64::from(ETHERTYPE_IPV4),
+            src_and_type & MAC_BITS,
+            word(ETH_LEN + 12),
+            0,
+            0,
+            0,
+            last,
+        ],
+        l3_offset: ETH_LEN as u16,
+        l4_offset: Some(L4 as u16),
+        fragment: false,
+        malformed: None,
+    };
+    true
+}
+
+/// Any frame.
+#[inline(never)]
+fn general(frame: Frame, h: &mut Headers) {
+    *h = Headers::default();
     let Some(eth) = frame.take::<ETH_LEN>(0) else {
         h.malformed = frame.ends_before(ETH_LEN).then_some(Malformed::Runt);
         return;

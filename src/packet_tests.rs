@@ -234,12 +234,47 @@ fn plausible() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![1 => prop::collection::vec(any::<u8>(), 0..160), 4 => broken]
 }
 
+/// IPv4 with UDP or TCP and nothing else, as most frames are.
+fn plain_frame(tcp: bool) -> Vec<u8> {
+    if tcp { tcp4().bytes() } else { Frame { protocol: PROTO_UDP, ..tcp4() }.bytes() }
+}
+
+#[test]
+fn plain_frames_go_the_short_way() {
+    for tcp in [false, true] {
+        let b = plain_frame(tcp);
+        assert!(super::plain(super::Frame { head: &b, len: b.len() }, &mut Headers::default()), "{tcp}");
+    }
+}
+
 proptest! {
     #[test]
     fn nothing_remains_of_the_frame_before(b in plausible(), before in plausible()) {
         let mut h = whole(&before);
         parse_into(&mut h, &b, b.len());
         prop_assert_eq!(h, whole(&b));
+    }
+
+    #[test]
+    fn the_short_way_finds_what_the_long_way_does(
+        b in prop_oneof![plausible(), any::<bool>().prop_map(plain_frame)],
+        frame_len in 0..200usize,
+        changes in prop::collection::vec((12..60usize, any::<u8>()), 0..3),
+    ) {
+        let mut b = b;
+        for (at, value) in changes {
+            if let Some(byte) = b.get_mut(at) {
+                *byte = value;
+            }
+        }
+        for len in [frame_len, b.len()] {
+            let frame = super::Frame { head: &b[..b.len().min(len)], len };
+            let (mut short, mut long) = (parse(&[9; 60], 60), parse(&[9; 60], 60));
+            super::general(frame, &mut long);
+            if super::plain(frame, &mut short) {
+                prop_assert_eq!(short, long);
+            }
+        }
     }
 
     #[test]
