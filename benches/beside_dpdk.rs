@@ -22,13 +22,14 @@ const WARM_UP: Duration = Duration::from_millis(300);
 const DISTURBED: f64 = 0.05;
 /// Times that a run is made at most.
 const TRIES: usize = 3;
-const USAGE: &str = "Usage: beside_dpdk [--runs N] [--seconds S]
+const USAGE: &str = "Usage: beside_dpdk [--runs N] [--seconds S] [--case TEXT]
 
   --runs N      runs of each case and back end, in turns, 1 to 100 (7)
-  --seconds S   how long each measures, 0.1 to 60 (1)";
+  --seconds S   how long each measures, 0.1 to 60 (1)
+  --case TEXT   only cases with this text in their title";
 
 /// A way of traffic, and who does what in it.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Case {
     title: &'static str,
     /// Forwarding mode of DPDK as the back end.
@@ -85,15 +86,16 @@ const CASES: [Case; 6] = [
     },
 ];
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Settings {
     runs: usize,
     time: Duration,
+    cases: Vec<Case>,
 }
 
 impl Settings {
     fn parse(args: impl Iterator<Item = String>) -> Result<Settings, String> {
-        let mut settings = Settings { runs: 7, time: Duration::from_secs(1) };
+        let mut settings = Settings { runs: 7, time: Duration::from_secs(1), cases: CASES.to_vec() };
         // Cargo adds --bench.
         let mut args = args.filter(|a| a != "--bench");
         while let Some(arg) = args.next() {
@@ -107,6 +109,13 @@ impl Settings {
                     let seconds = value.parse().ok().filter(|s| (0.1..=60.0).contains(s));
                     let seconds = seconds.ok_or(format!("--seconds takes 0.1 to 60, not '{value}'"))?;
                     settings.time = Duration::from_secs_f64(seconds);
+                }
+                "--case" => {
+                    settings.cases.retain(|case| case.title.contains(&value));
+                    if settings.cases.is_empty() {
+                        let titles = CASES.map(|case| case.title).join(", ");
+                        return Err(format!("No case has '{value}' in its title: {titles}"));
+                    }
                 }
                 _ => return Err(USAGE.to_owned()),
             }
@@ -260,9 +269,10 @@ fn main() {
         }
     };
     let before = about_machine();
-    let mut runs: Vec<(Vec<Run>, Vec<Run>)> = CASES.iter().map(|_| Default::default()).collect();
+    let cases = &settings.cases;
+    let mut runs: Vec<(Vec<Run>, Vec<Run>)> = cases.iter().map(|_| Default::default()).collect();
     for n in 0..settings.runs {
-        for (case, (dpdk, flownic)) in CASES.iter().zip(&mut runs) {
+        for (case, (dpdk, flownic)) in cases.iter().zip(&mut runs) {
             // Who goes first takes turns, too.
             if n % 2 == 0 {
                 dpdk.push(least_disturbed(|| case.run_dpdk(settings.time)));
@@ -287,7 +297,7 @@ fn main() {
         settings.runs
     );
     println!("{:<20} {:>24} {:>24} {:>24}", "", "DPDK vhost", "flownic", "flownic / DPDK");
-    for (case, (dpdk, flownic)) in CASES.iter().zip(&runs) {
+    for (case, (dpdk, flownic)) in cases.iter().zip(&runs) {
         let ratios = dpdk.iter().zip(flownic).map(|(d, f)| f.rate / d.rate);
         println!(
             "{:<20} {:>24} {:>24} {:>24}",
