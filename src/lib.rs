@@ -24,6 +24,7 @@ pub mod control;
 pub mod daemon;
 pub mod dataplane;
 pub mod guest;
+mod hint;
 pub mod latency;
 pub mod listener;
 pub mod nic;

@@ -27,7 +27,7 @@ pub mod worker;
 use std::time::Instant;
 
 use crate::offload::RxHash;
-use crate::steer::{MAX_QUEUE_PAIRS, Tick, VerdictCache};
+use crate::steer::{DropReason, MAX_QUEUE_PAIRS, Tick, Verdict, VerdictCache};
 use crate::vhost::ring::{BATCH, MAX_FRAME, Pieces};
 use timers::{Clock, Timers};
 
@@ -52,6 +52,8 @@ pub struct Context {
     tx_grace: u64,
     /// What was decided a moment ago.
     verdicts: VerdictCache,
+    /// What was decided about frames of this burst that were not in there.
+    decided: [Verdict; BATCH],
     /// The queues that get frames of this burst, in the order in which they were found.
     queues: [u8; BATCH],
     /// The frames that go to each queue; none between bursts.
@@ -75,6 +77,7 @@ impl Context {
             timers: Timers::default(),
             tx_grace: 0,
             verdicts: VerdictCache::default(),
+            decided: [Verdict::Drop { reason: DropReason::NoQueue, rule: None }; BATCH],
             queues: [0; BATCH],
             by_queue: [0; QUEUES],
             hashes: [None; BATCH],

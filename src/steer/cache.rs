@@ -12,12 +12,29 @@
 //! The place of an entry is a cheap, unkeyed mix of the flow: who makes flows collide here loses the shortcut for them,
 //! and nothing else. Packets that are no flow (ARP, fragments, malformed ones) always take the long way.
 
-use super::Verdict;
+use super::burst::{BURST, indices};
+use super::{LearnTable, Steering, Tick, Verdict};
 use crate::packet::Headers;
 use crate::packet::words::{self, LAST, WORDS, presence, same};
 
-/// Verdicts that are kept.
-const VERDICTS: usize = 256;
+/// Verdicts that are kept. A few flows shall hardly ever meet at the same place, and of the rest nothing is touched.
+const VERDICTS: usize = 1024;
+/// How many of them a burst brings at most. A few flows are all known after a few bursts; and where all of a burst are
+/// unknown again and again, since there are many flows or rules change all the time, keeping them would cost more than it saves.
+const KEPT: usize = 8;
+
+/// What verdicts depend on beside packets, for as long as steering is locked.
+#[derive(Clone, Copy)]
+pub struct Moment<'a> {
+    /// Steering.
+    pub steering: &'a Steering,
+    /// Learned flows.
+    pub learned: &'a LearnTable,
+    /// The time.
+    pub now: Tick,
+    /// Stands for all of it: [`Steering::stamp`].
+    pub stamp: u64,
+}
 
 /// What a verdict is about, and its stamp (0 is none): one cache line.
 #[repr(align(64))]
@@ -49,13 +66,46 @@ impl VerdictCache {
         (line.stamp == stamp && same(&line.words, headers.words())).then(|| &self.verdicts[place])
     }
 
-    /// Keeps a verdict. `stamp` must have been taken before it was reached.
-    pub fn keep(&mut self, stamp: u64, headers: &Headers, verdict: Verdict) {
-        if headers.has(presence::PORTS) {
+    /// Keeps a verdict, if it is one about a flow. `stamp` must have been taken before it was reached.
+    pub fn keep(&mut self, stamp: u64, headers: &Headers, verdict: Verdict) -> bool {
+        let is_flow = headers.has(presence::PORTS);
+        if is_flow {
             let place = place(headers);
             self.lines[place] = Line { words: *headers.words(), stamp };
             self.verdicts[place] = verdict;
         }
+        is_flow
+    }
+
+    /// Goes the long way to verdicts about packets that none is known of, puts them into `verdicts`, and keeps some: about the first of the
+    /// `packets` (bit `i` is packet `i`), which is such a one, and, if the next one is, too, about the others of them. Returns
+    /// which packets that were.
+    pub fn decide<'h>(
+        &mut self,
+        moment: &Moment<'_>,
+        packets: u32,
+        headers: impl Fn(usize) -> &'h Headers,
+        verdicts: &mut [Verdict; BURST],
+    ) -> u32 {
+        let unknown = |i: &usize| self.find(moment.stamp, headers(*i)).is_none();
+        let others = packets & packets.wrapping_sub(1);
+        let first = packets & !others;
+        if others == 0 || !unknown(&(others.trailing_zeros() as usize)) {
+            let i = first.trailing_zeros() as usize;
+            verdicts[i] = moment.steering.classify(headers(i), moment.learned, moment.now);
+            self.keep(moment.stamp, headers(i), verdicts[i]);
+            return first;
+        }
+        let unknown = indices(others).filter(unknown).fold(first, |set, i| set | 1 << i);
+        moment.steering.classify_burst(unknown, &headers, moment.learned, moment.now, verdicts);
+        let mut kept = 0;
+        for i in indices(unknown) {
+            if kept == KEPT {
+                break;
+            }
+            kept += usize::from(self.keep(moment.stamp, headers(i), verdicts[i]));
+        }
+        unknown
     }
 }
 

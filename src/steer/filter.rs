@@ -20,8 +20,9 @@ use super::key::{Mask, Match};
 use super::knobs::{FilterKey, Knobs};
 use super::ntuple::NtupleTable;
 use super::program::FilterFaults;
+use super::rules::{Object, Objects};
 use super::staged::Staged;
-use super::tuple::{Action, Full, Rank, RuleSlot, TupleSpace};
+use super::tuple::{Action, Full, Rank, RuleSlot, Started, TupleSpace};
 use crate::packet::Headers;
 
 /// Groups that may exist (ids are below it).
@@ -108,7 +109,7 @@ pub struct FilterTable {
     queue_pairs: u16,
     groups: BTreeMap<u32, Group>,
     classifiers: BTreeMap<u32, Classifier>,
-    rules: BTreeMap<u32, (RuleSlot, Rule)>,
+    rules: Objects,
     pub(super) staged: Staged,
     pub(super) knobs: Knobs,
     pub(super) faults: FilterFaults,
@@ -122,13 +123,14 @@ impl FilterTable {
     pub fn new(capacity: u32, queue_pairs: u16) -> Self {
         let space = TupleSpace::new(capacity);
         let ntuple = NtupleTable::new(space.capacity());
+        let rules = Objects::new(space.capacity());
         Self {
             space,
             ntuple,
             queue_pairs,
             groups: BTreeMap::new(),
             classifiers: BTreeMap::new(),
-            rules: BTreeMap::new(),
+            rules,
             staged: Staged::default(),
             knobs: Knobs::default(),
             faults: FilterFaults::default(),
@@ -159,10 +161,25 @@ impl FilterTable {
     /// The rule that decides about a packet, and its action.
     #[inline]
     pub fn lookup(&self, h: &Headers) -> Option<(RuleSlot, Action)> {
-        if self.space.is_empty() {
-            return None;
-        }
-        self.space.lookup(&super::key::Key::of(h))
+        self.space.lookup(h.words())
+    }
+
+    /// Starts a lookup, see [`TupleSpace::start`].
+    #[inline]
+    pub(super) fn start(&self, h: &Headers) -> Started {
+        self.space.start(h.words())
+    }
+
+    /// Goes on with it, see [`TupleSpace::go_on`].
+    #[inline]
+    pub(super) fn go_on(&self, started: &Started) -> bool {
+        self.space.go_on(started)
+    }
+
+    /// The rule that decides, and its action.
+    #[inline]
+    pub(super) fn finish(&self, h: &Headers, started: &Started) -> Option<(RuleSlot, Action)> {
+        self.space.finish(h.words(), started)
     }
 
     /// Creates a group. Priorities are unique.
@@ -250,7 +267,7 @@ impl FilterTable {
     /// Creates a rule, in force from the next batch.
     pub fn create_rule(&mut self, id: u32, rule: Rule) -> Result<RuleSlot, FilterError> {
         check_id("rule", id, self.capacity())?;
-        if self.rules.contains_key(&id) {
+        if self.rules.get(id).is_some() {
             return Err(FilterError::Exists { what: "rule", id });
         }
         let not_found = |what, id| FilterError::NotFound { what, id };
@@ -267,26 +284,25 @@ impl FilterTable {
         let slot = self.space.insert(group_rank, &classifier.mask.0, rule.fields.key(), rank, rule.action)?;
         group.rules += 1;
         classifier.rules += 1;
-        self.rules.insert(id, (slot, rule));
+        self.rules.insert(id, slot, Object::of(&rule));
         Ok(slot)
     }
 
     /// Changes what becomes of a rule's packets. A packet meets the old action or the new one, and its hits go on.
     pub fn modify_rule(&mut self, id: u32, action: Action) -> Result<(), FilterError> {
         check_action(action, self.queue_pairs)?;
-        let (slot, rule) = self.rules.get_mut(&id).ok_or(FilterError::NotFound { what: "rule", id })?;
-        rule.action = action;
-        self.space.set_action(*slot, action);
+        let (slot, noted) = self.rules.action_mut(id).ok_or(FilterError::NotFound { what: "rule", id })?;
+        *noted = action;
+        self.space.set_action(slot, action);
         Ok(())
     }
 
     /// Destroys a rule.
     pub fn destroy_rule(&mut self, id: u32) -> Result<(), FilterError> {
-        let (slot, rule) = self.rules.remove(&id).ok_or(FilterError::NotFound { what: "rule", id })?;
+        let (slot, rule) = self.rules.remove(id).ok_or(FilterError::NotFound { what: "rule", id })?;
         self.space.remove(slot);
         self.staged.forget(id);
-        self.groups.entry(rule.group).and_modify(|g| g.rules -= 1);
-        self.classifiers.entry(rule.classifier).and_modify(|c| c.rules -= 1);
+        self.release(&rule);
         Ok(())
     }
 
@@ -300,16 +316,23 @@ impl FilterTable {
 
     /// The object says this action from now on; packets don't know yet.
     pub(super) fn note_action(&mut self, id: u32, action: Action) {
-        self.rules.entry(id).and_modify(|(_, rule)| rule.action = action);
+        if let Some((_, noted)) = self.rules.action_mut(id) {
+            *noted = action;
+        }
     }
 
     /// Takes away the object of a rule that is nowhere else any more.
     pub(super) fn forget_rule(&mut self, id: u32) {
         self.staged.forget(id);
-        if let Some((_, rule)) = self.rules.remove(&id) {
-            self.groups.entry(rule.group).and_modify(|g| g.rules -= 1);
-            self.classifiers.entry(rule.classifier).and_modify(|c| c.rules -= 1);
+        if let Some((_, rule)) = self.rules.remove(id) {
+            self.release(&rule);
         }
+    }
+
+    /// One rule less refers to its group and classifier.
+    fn release(&mut self, rule: &Object) {
+        self.groups.entry(rule.group).and_modify(|g| g.rules -= 1);
+        self.classifiers.entry(rule.classifier).and_modify(|c| c.rules -= 1);
     }
 
     /// A group's priority.
@@ -324,8 +347,8 @@ impl FilterTable {
 
     /// How many rules send their packets through an RSS context.
     pub fn rules_of_context(&self, context: u16) -> u32 {
-        let uses = |rule: &Rule| matches!(rule.action, Action::Context { id, .. } if id == context);
-        self.rules.values().filter(|(_, rule)| uses(rule)).count() as u32
+        let uses = |rule: &Object| matches!(rule.action, Action::Context { id, .. } if id == context);
+        self.rules.iter().filter(|(.., rule)| uses(rule)).count() as u32
     }
 
     /// What the rule in a slot does, of either kind; `None` if there never was one.
@@ -340,19 +363,26 @@ impl FilterTable {
 
     /// A rule and its slot.
     pub fn rule(&self, id: u32) -> Option<(RuleSlot, Rule)> {
-        self.rules.get(&id).copied()
+        self.rules.get(id).map(|(slot, object)| (slot, self.as_given(object)))
+    }
+
+    fn as_given(&self, object: &Object) -> Rule {
+        let &Object { group, classifier, priority, action, key } = object;
+        // A rule's classifier outlives it, and is not modified meanwhile.
+        let mask = self.classifiers.get(&classifier).map_or(Mask::default(), |c| c.mask);
+        Rule { group, classifier, priority, action, fields: Match::from_parts(key, mask) }
     }
 
     /// All rules of groups and classifiers by id; ntuple rules are listed by [`FilterTable::ntuples`].
     pub fn rules(&self) -> impl Iterator<Item = (u32, RuleSlot, Rule)> {
-        self.rules.iter().map(|(&id, &(slot, rule))| (id, slot, rule))
+        self.rules.iter().map(|(id, slot, object)| (id, slot, self.as_given(object)))
     }
 
     /// Destroys all groups, classifiers and their rules, as a device reset does. The host's ntuple rules stay.
     pub fn reset_objects(&mut self) {
-        for (slot, _) in std::mem::take(&mut self.rules).into_values() {
-            self.space.remove(slot);
-        }
+        let none = Objects::new(self.capacity());
+        let rules = std::mem::replace(&mut self.rules, none);
+        rules.iter().for_each(|(_, slot, _)| self.space.remove(slot));
         self.staged.clear();
         self.groups.clear();
         self.classifiers.clear();

@@ -289,9 +289,14 @@ proptest! {
                     let rows = objects.values().chain(ntuples.values());
                     let best = rows.filter(|(_, fields, _)| fields.matches(&h)).max_by_key(|(rank, ..)| *rank);
                     prop_assert_eq!(table.lookup(&h).map(|(_, a)| a), best.map(|&(.., action)| action));
+                    let started = table.start(&h);
+                    prop_assert!(table.go_on(&started) || table.lookup(&h).is_none() || table.tuples() > 4);
+                    prop_assert_eq!(table.finish(&h, &started), table.lookup(&h));
                 }
             }
             prop_assert_eq!(table.len() as usize, objects.len() + ntuples.len());
+            let known = |(id, _, r): (u32, RuleSlot, Rule)| objects.get(&id).is_some_and(|o| (o.1, o.2) == (r.fields, r.action));
+            prop_assert!(table.rules().all(known) && table.rules().count() == objects.len());
             let mut slots: Vec<_> =
                 table.rules().map(|r| r.1).chain(table.ntuples().map(|r| r.1)).collect();
             slots.sort_unstable();

@@ -20,16 +20,16 @@ const PRESENCE: u64 = 0xff;
 pub(crate) struct Key(pub(crate) [u64; WORDS]);
 
 impl Key {
-    /// A packet's fields.
-    #[inline]
-    pub(crate) fn of(h: &Headers) -> Self {
-        Self(*h.words())
+    /// Only the bits of `mask` of a packet's fields.
+    #[inline(always)]
+    pub(crate) fn masked(fields: &[u64; WORDS], mask: &Key) -> Key {
+        Key(std::array::from_fn(|i| fields[i] & mask.0[i]))
     }
 
-    /// The key with only the bits of `mask`.
-    #[inline]
-    pub(crate) fn masked(&self, mask: &Key) -> Key {
-        Key(std::array::from_fn(|i| self.0[i] & mask.0[i]))
+    /// Whether these are the bits of `fields` under `mask`.
+    #[inline(always)]
+    pub(crate) fn is(&self, fields: &[u64; WORDS], mask: &Key) -> bool {
+        (0..WORDS).fold(0, |difference, i| difference | (self.0[i] ^ fields[i] & mask.0[i])) == 0
     }
 
     /// The headers that are there, or, in a mask, that are demanded.
@@ -158,12 +158,17 @@ impl Match {
 
     /// Whether a packet matches. The table does not use this: it is the definition that the table is tested against.
     pub fn matches(&self, h: &Headers) -> bool {
-        Key::of(h).masked(&self.mask) == self.value
+        Key::masked(h.words(), &self.mask) == self.value
     }
 
     /// The classifier that this match needs.
     pub fn mask(&self) -> Mask {
         Mask(self.mask)
+    }
+
+    /// A masked value and its mask.
+    pub(super) fn from_parts(value: Key, mask: Mask) -> Self {
+        Self { value, mask: mask.0 }
     }
 
     /// The masked value.

@@ -25,6 +25,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::hash::Seed;
+use crate::hint::prefetch;
 use crate::packet::FlowKey;
 
 /// Entries of a set: one cache line.
@@ -173,7 +174,7 @@ impl LearnTable {
             return;
         }
         self.turn_period(now);
-        let (set, tag) = self.place(&sent.reversed());
+        let (set, tag) = self.place(self.hash(&sent.reversed()));
         let wanted = Entry::new(tag, tx_queue, now);
         for way in &set.0 {
             let entry = Entry(way.load(Relaxed));
@@ -190,10 +191,28 @@ impl LearnTable {
     /// The receive queue of a received packet's flow, if a live entry names one.
     #[inline]
     pub fn lookup(&self, received: &FlowKey, now: Tick) -> Option<u16> {
+        self.finish(self.hash(received), now)
+    }
+
+    /// Starts a lookup, and has fetched what it will read.
+    #[inline]
+    pub(super) fn start(&self, received: &FlowKey) -> u64 {
+        let hash = self.hash(received);
+        prefetch(&raw const *self.place(hash).0);
+        hash
+    }
+
+    /// As [`lookup`](Self::lookup), of one that was started.
+    #[inline]
+    pub(super) fn finish(&self, hash: u64, now: Tick) -> Option<u16> {
         self.turn_period(now);
-        let (set, tag) = self.place(received);
-        let entry = set.0.iter().map(|way| Entry(way.load(Relaxed))).find(|e| e.has_tag(tag))?;
-        (entry.age(now) <= self.idle_secs).then(|| entry.queue())
+        let (set, tag) = self.place(hash);
+        // All of the set, without a branch for each: where in it a flow is can't be foreseen.
+        let entry = set.0.iter().rev().fold(Entry(Entry::FREE), |found, way| {
+            let entry = Entry(way.load(Relaxed));
+            if entry.has_tag(tag) { entry } else { found }
+        });
+        (entry.0 != Entry::FREE && entry.age(now) <= self.idle_secs).then(|| entry.queue())
     }
 
     /// Forgets every flow.
@@ -253,11 +272,15 @@ impl LearnTable {
         self.sets.iter().flat_map(|set| &set.0)
     }
 
-    /// The set of a flow, and its tag in the place that it has in an entry.
     #[inline]
-    fn place(&self, flow: &FlowKey) -> (&Set, u64) {
+    fn hash(&self, flow: &FlowKey) -> u64 {
         let [a, b, c, d] = flow.addr;
-        let hash = self.seed.hash([(a, b), (c, d), (flow.rest, 0)]);
+        self.seed.hash([(a, b), (c, d), (flow.rest, 0)])
+    }
+
+    /// The set of a flow with this hash, and its tag in the place that it has in an entry.
+    #[inline]
+    fn place(&self, hash: u64) -> (&Set, u64) {
         // Tag: the upper 41 bits. Set: the lower ones, of which 23 are not in the tag (there are 2^17 sets at most).
         (&self.sets[hash as usize & (self.sets.len() - 1)], hash & (u64::MAX << (64 - TAG_BITS)))
     }

@@ -104,4 +104,52 @@ mod tests {
             assert_eq!((shared.learns(), shared.read().learns()), (learns, learns));
         }
     }
+
+    #[test]
+    fn packets_meet_the_old_rule_or_the_new_one_and_never_half_of_one() {
+        use crate::packet::frames::tcp4;
+        use crate::steer::{
+            Action, BURST, DropReason, LearnConfig, LearnTable, Match, Reason, Rule, Tick, Verdict,
+        };
+        let mut steering = Steering::new(&SteerConfig { queue_pairs: 8, ..SteerConfig::default() });
+        steering.set_enabled(0xff);
+        let fields = Match::new().ipv4().tcp().dst_port(80, 0xffff);
+        let other = Match::new().ipv4().tcp().dst_port(81, 0xffff);
+        let rule = |fields, queue| Rule {
+            group: 0,
+            classifier: 0,
+            priority: queue as u8,
+            fields,
+            action: Action::Queue(queue),
+        };
+        steering.filters_mut().create_group(0, 1).unwrap();
+        steering.filters_mut().create_classifier(0, fields.mask()).unwrap();
+        steering.filters_mut().create_rule(1, rule(fields, 1)).unwrap();
+        let (shared, learned) = (SharedSteering::new(steering), LearnTable::new(LearnConfig::default()));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                // Rule 1 always matches. What else there is beats it, or is of another flow in the same slot.
+                for round in 0..20_000 {
+                    let queue = 2 + round % 6;
+                    let fields = if round % 2 == 0 { fields } else { other };
+                    shared.write().filters_mut().create_rule(2, rule(fields, queue)).unwrap();
+                    shared.write().filters_mut().modify_rule(2, Action::Queue(queue)).unwrap();
+                    shared.write().filters_mut().destroy_rule(2).unwrap();
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            let h = tcp4().headers();
+            let mut verdicts = [Verdict::Drop { reason: DropReason::NoQueue, rule: None }; BURST];
+            while !done.load(Ordering::Relaxed) {
+                let steering = shared.read();
+                steering.classify_burst(u32::MAX, |_| &h, &learned, Tick::ZERO, &mut verdicts);
+                assert!(verdicts.iter().all(|v| *v == verdicts[0]), "one burst, one state");
+                let Verdict::Queue { queue, reason: Reason::Filter, rule: Some(_) } = verdicts[0] else {
+                    panic!("no rule: {:?}", verdicts[0]);
+                };
+                assert!(queue == 1 || queue >= 2 && queue % 2 == 0, "queue {queue} is of another flow");
+            }
+        });
+    }
 }

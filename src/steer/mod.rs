@@ -16,11 +16,13 @@
 //! half of a lock whose read half the data plane takes once for a batch with packets that it can't decide about without ([`SharedSteering`]);
 //! each change leaves it complete.
 
+mod burst;
 mod cache;
 mod context;
 mod filter;
 mod guest;
 mod hash;
+mod index;
 mod key;
 mod knobs;
 mod learn;
@@ -29,12 +31,16 @@ mod ntuple;
 mod program;
 mod recent;
 mod rss;
+mod rule;
+mod rules;
 mod rxmode;
 mod shape;
 mod staged;
 mod tuple;
 
-pub use cache::VerdictCache;
+pub use burst::BURST;
+pub(crate) use burst::indices;
+pub use cache::{Moment, VerdictCache};
 pub use context::{CONTEXTS_MAX, ContextError};
 pub use filter::{CLASSIFIERS_LIMIT, FilterError, FilterTable, GROUPS_LIMIT, Rule};
 pub use key::{Mask, Match};
@@ -228,13 +234,28 @@ impl Steering {
     /// Decides about a packet that came from the wire. The queue of the verdict is always an enabled one.
     #[inline]
     pub fn classify(&self, h: &Headers, learned: &LearnTable, now: Tick) -> Verdict {
-        if self.enabled == 0 {
-            return Verdict::Drop { reason: DropReason::NoQueue, rule: None };
+        if let Some(refusal) = self.refusal(h) {
+            return refusal;
         }
-        if let Some(reason) = self.rx.refuses(h) {
-            return Verdict::Drop { reason, rule: None };
-        }
-        match self.filters.lookup(h) {
+        self.decide(h, self.filters.lookup(h), || learned.lookup(&h.flow()?, now))
+    }
+
+    /// The verdict about a packet that is not even looked at.
+    #[inline]
+    fn refusal(&self, h: &Headers) -> Option<Verdict> {
+        let reason = if self.enabled == 0 { Some(DropReason::NoQueue) } else { self.rx.refuses(h) };
+        reason.map(|reason| Verdict::Drop { reason, rule: None })
+    }
+
+    /// Decides, given the rule that matches best. Where a flow was learned is asked for only if it matters.
+    #[inline]
+    fn decide(
+        &self,
+        h: &Headers,
+        rule: Option<(RuleSlot, Action)>,
+        learned: impl FnOnce() -> Option<u16>,
+    ) -> Verdict {
+        match rule {
             Some((slot, Action::Drop)) => {
                 return Verdict::Drop { reason: DropReason::Rule, rule: Some(slot) };
             }
@@ -250,10 +271,8 @@ impl Steering {
             }
             _ => {}
         }
-        if self.learn_on
-            && self.mode == Mode::Automatic
-            && let Some(flow) = h.flow()
-            && let Some(queue) = learned.lookup(&flow, now)
+        if self.learns()
+            && let Some(queue) = learned()
             && self.is_enabled(queue)
         {
             return Verdict::Queue { queue, reason: Reason::Learned, rule: None };
@@ -389,7 +408,9 @@ impl Steering {
 
     #[inline]
     fn is_enabled(&self, queue: u16) -> bool {
-        queue < MAX_QUEUE_PAIRS && self.enabled >> queue & 1 == 1
+        // Shifting all 128 bits takes the processor four times as long.
+        let half = if queue < 64 { self.enabled } else { self.enabled >> 64 };
+        queue < MAX_QUEUE_PAIRS && half as u64 >> (queue & 63) & 1 == 1
     }
 
     fn update_rss(&mut self) {

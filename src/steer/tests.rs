@@ -225,3 +225,45 @@ fn names_are_indexed_by_value() {
     assert!(DropReason::ALL.iter().enumerate().all(|(i, r)| *r as usize == i));
     assert!(crate::packet::Malformed::ALL.iter().enumerate().all(|(i, m)| *m as usize == i));
 }
+
+#[test]
+fn a_burst_is_decided_about_as_its_packets_one_by_one() {
+    use crate::packet::frames::{Frame, tcp4, udp6};
+    let mut nic = Steering::new(&SteerConfig { queue_pairs: 8, ..SteerConfig::default() });
+    let learned = LearnTable::new(LearnConfig::default());
+    nic.set_enabled(0b0111_1111);
+    let frame = |i: usize| Frame { ports: (i as u16, 80), ..if i % 2 == 0 { tcp4() } else { udp6() } };
+    let mut headers: Vec<Headers> = (0..BURST).map(|i| frame(i).headers()).collect();
+    headers[5] = Headers::default();
+    // More combinations of fields than are fetched ahead, rules that drop, and some whose queue is not enabled.
+    for mask in [0xffff, 0xfff, 0xff0f, 0x7f, 0x3f, 7] {
+        for port in 0..6 {
+            let spec = NtupleSpec {
+                src_port: Some(Masked { value: port, mask }),
+                ..NtupleSpec::new(FlowType::Tcp4, i64::from(port * 2) - 1)
+            };
+            if spec.action < 8 {
+                nic.filters_mut().add_ntuple(spec).unwrap();
+            }
+        }
+    }
+    headers
+        .iter()
+        .filter_map(Headers::flow)
+        .step_by(3)
+        .for_each(|f| learned.learn(&f.reversed(), 6, Tick::ZERO));
+    for packets in [u32::MAX, 0x8421_0001, 0, 1 << 31] {
+        let untouched = Verdict::Queue { queue: 99, reason: Reason::Default, rule: None };
+        let mut verdicts = [untouched; BURST];
+        nic.classify_burst(packets, |i| &headers[i], &learned, Tick::ZERO, &mut verdicts);
+        for (i, (h, verdict)) in headers.iter().zip(verdicts).enumerate() {
+            let expected =
+                if packets >> i & 1 == 1 { nic.classify(h, &learned, Tick::ZERO) } else { untouched };
+            assert_eq!(verdict, expected, "packet {i}");
+        }
+    }
+    nic.set_enabled(0);
+    let mut verdicts = [Verdict::Queue { queue: 99, reason: Reason::Default, rule: None }; BURST];
+    nic.classify_burst(u32::MAX, |i| &headers[i], &learned, Tick::ZERO, &mut verdicts);
+    assert_eq!(verdicts, [Verdict::Drop { reason: DropReason::NoQueue, rule: None }; BURST]);
+}

@@ -32,6 +32,8 @@ pub use rx::{RxRefused, RxRing};
 pub use split::{RingFault, RingSetup, SplitRing};
 pub use tx::TxRing;
 
+use crate::hint::{prefetch, prefetch_for_write};
+
 /// The longest frame that a ring takes or brings: an IPv6 packet with the largest payload that needs no jumbogram
 /// option, behind an Ethernet header with two VLAN tags.
 pub const MAX_FRAME: usize = 14 + 8 + 40 + 65535;
@@ -41,31 +43,6 @@ pub const MIN_FRAME: usize = 14;
 
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
-
-/// Asks the processor for a cache line that will be read soon.
-#[inline(always)]
-fn prefetch<T>(p: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing and faults on nothing, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
-}
-
-/// Asks the processor for a cache line that will be written soon: for ownership at once, where [`prefetch`] would fetch
-/// a copy first and pay for the trip to the other core twice.
-#[inline(always)]
-fn prefetch_for_write<T>(p: *mut T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as for prefetch(). Processors without the instruction take it for a no-op.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
-}
 
 /// Copies `n` bytes, at most [`HEAD`]. Written out, because a call of the general copy costs more than a short frame does,
 /// and exact, because what lies behind a frame is somebody else's.
