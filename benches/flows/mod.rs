@@ -1,0 +1,124 @@
+//! Flows by number, and the frames and rules that go with them, for benches of steering.
+
+// Every bench needs a part of it.
+#![allow(dead_code)]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use flownic::packet::{PROTO_TCP, PROTO_UDP};
+use flownic::steer::Match;
+
+/// Bytes of a frame that a worker has for itself.
+pub const HEAD: usize = 128;
+/// Frames of a burst.
+pub const BATCH: usize = 32;
+
+/// What a flow is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    pub v6: bool,
+    pub protocol: u8,
+}
+
+impl Kind {
+    pub const UDP4: Kind = Kind { v6: false, protocol: PROTO_UDP };
+    pub const TCP4: Kind = Kind { v6: false, protocol: PROTO_TCP };
+    pub const UDP6: Kind = Kind { v6: true, protocol: PROTO_UDP };
+    pub const TCP6: Kind = Kind { v6: true, protocol: PROTO_TCP };
+    /// All of them, each of which accelerated RFS has a classifier for.
+    pub const ALL: [Kind; 4] = [Kind::TCP4, Kind::UDP4, Kind::TCP6, Kind::UDP6];
+
+    /// One after the other.
+    pub fn in_turn(n: u32) -> Kind {
+        Kind::ALL[n as usize % Kind::ALL.len()]
+    }
+}
+
+pub const DEST4: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
+pub const DEST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+pub const DEST_PORT: u16 = 80;
+
+pub fn source4(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a00_0000 | n >> 4)
+}
+
+pub fn source6(n: u32) -> Ipv6Addr {
+    Ipv6Addr::from_bits(0xfd01 << 112 | u128::from(n >> 4))
+}
+
+pub fn port(n: u32) -> u16 {
+    1024 + (n & 15) as u16
+}
+
+/// A 60-byte UDP or TCP frame of flow `n`, padded to a snapshot of 128 bytes.
+pub fn frame(n: u32, kind: Kind, tags: usize) -> [u8; HEAD] {
+    let mut b = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    for tag in 0..tags {
+        b.extend([0x81, 0, 0, tag as u8 + 1]);
+    }
+    let l4: u16 = if kind.protocol == PROTO_TCP { 20 } else { 8 };
+    if kind.v6 {
+        b.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        b.extend(l4.to_be_bytes());
+        b.extend([kind.protocol, 64]);
+        b.extend(source6(n).octets());
+        b.extend(DEST6.octets());
+    } else {
+        b.extend([0x08, 0, 0x45, 0]);
+        b.extend((20 + l4).to_be_bytes());
+        b.extend([0, 0, 0, 0, 64, kind.protocol, 0, 0]);
+        b.extend(source4(n).octets());
+        b.extend(DEST4.octets());
+    }
+    b.extend(port(n).to_be_bytes());
+    b.extend(DEST_PORT.to_be_bytes());
+    b.extend([0, 8, 0, 0, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0]);
+    b.resize(HEAD, 0);
+    b.try_into().expect("its length")
+}
+
+/// What a rule for flow `n` compares, as the reference driver's accelerated RFS asks for it.
+pub fn fields(n: u32, kind: Kind) -> Match {
+    let ip = match kind.v6 {
+        false => Match::new()
+            .ethertype(0x0800, 0xffff)
+            .ipv4()
+            .ipv4_src(source4(n), Ipv4Addr::BROADCAST)
+            .ipv4_dst(DEST4, Ipv4Addr::BROADCAST),
+        true => {
+            Match::new().ethertype(0x86dd, 0xffff).ipv6().ipv6_src(source6(n), ONES6).ipv6_dst(DEST6, ONES6)
+        }
+    };
+    ip.protocol(kind.protocol, 0xff).src_port(port(n), 0xffff).dst_port(DEST_PORT, 0xffff)
+}
+
+const ONES6: Ipv6Addr = Ipv6Addr::from_bits(u128::MAX);
+
+/// The source address of flow `n`.
+pub fn source(n: u32, kind: Kind) -> IpAddr {
+    if kind.v6 { source6(n).into() } else { source4(n).into() }
+}
+
+/// Numbers without a pattern, the same ones each time.
+pub struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Self {
+        Random(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+impl Random {
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}
