@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use flownic::packet::{Headers, parse_into};
 use flownic::steer::{
-    Action, DropReason, LearnConfig, LearnTable, Rule, SharedSteering, Moment, SteerConfig, Steering, Tick,
+    Action, DropReason, LearnConfig, LearnTable, Moment, Rule, SharedSteering, SteerConfig, Steering, Tick,
     Verdict, VerdictCache,
 };
 use flows::{BATCH, HEAD, Kind, Random, fields, frame};

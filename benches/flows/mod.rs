@@ -1,9 +1,6 @@
 //! Flows by number, and the frames and rules that go with them, for benches of steering.
 
-// Every bench needs a part of it.
-#![allow(dead_code)]
-
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use flownic::packet::{PROTO_TCP, PROTO_UDP};
 use flownic::steer::Match;
@@ -93,11 +90,6 @@ pub fn fields(n: u32, kind: Kind) -> Match {
 }
 
 const ONES6: Ipv6Addr = Ipv6Addr::from_bits(u128::MAX);
-
-/// The source address of flow `n`.
-pub fn source(n: u32, kind: Kind) -> IpAddr {
-    if kind.v6 { source6(n).into() } else { source4(n).into() }
-}
 
 /// Numbers without a pattern, the same ones each time.
 pub struct Random(u64);

@@ -6,28 +6,16 @@ use std::sync::atomic::Ordering;
 use super::{Context, QUEUES};
 use crate::nic::{Nic, RuleHits, RxQueue};
 use crate::offload::{self, Accepts, Plan, RxHash};
-use crate::packet::Headers;
 use crate::port::capture::Capture;
 use crate::stats::NicCounters;
-use crate::steer::{DropReason, Reason, Steering, Tick, Verdict};
+use crate::steer::{BURST, DropReason, Moment, Reason, Steering, Tick, Verdict, indices};
 use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
 use crate::virtio::NetHeader;
 
 /// Frames of a batch: bit `i` = frame `i`.
 pub type Frames = u32;
 
-const _: () = assert!(BATCH <= Frames::BITS as usize);
-
-/// Their indices.
-fn indices(mut frames: Frames) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        (frames != 0).then(|| {
-            let i = frames.trailing_zeros() as usize;
-            frames &= frames - 1;
-            i
-        })
-    })
-}
+const _: () = assert!(BATCH == Frames::BITS as usize && BATCH == BURST);
 
 /// All frames of a batch.
 pub fn all(batch: &FrameBatch<'_>) -> Frames {
@@ -68,15 +56,21 @@ fn steer(
     let hits = nic.rule_hits.of(cx.worker);
     let mut state = State::of(nic, cx.now);
     let traced = nic.trace.is_on();
+    let mut decided = 0;
     for i in indices(frames) {
         let h = batch.headers(i);
-        let verdict = match cx.verdicts.find(state.stamp, h) {
+        let known =
+            if decided >> i & 1 == 1 { Some(&cx.decided[i]) } else { cx.verdicts.find(state.stamp, h) };
+        let verdict = match known {
             Some(verdict) => *verdict,
             None if batch.frame(i).len() < MIN_FRAME => {
                 nic.counters.of(cx.worker).drop_runt.add(1);
                 continue;
             }
-            None => state.decide(h, cx),
+            None => {
+                decided |= state.decide(batch, frames & Frames::MAX << i & !decided, cx);
+                cx.decided[i]
+            }
         };
         if let Verdict::Queue { rule: Some(slot), .. } | Verdict::Drop { rule: Some(slot), .. } = verdict {
             RuleHits::count(hits, slot);
@@ -126,13 +120,18 @@ impl<'a> State<'a> {
         })
     }
 
-    /// Goes the long way to a verdict, and keeps it.
+    /// Goes the long way to verdicts about those of the frames that none is known of, the first in any case. Returns which
+    /// frames that were.
     #[inline(never)]
-    fn decide(&mut self, h: &Headers, cx: &mut Context) -> Verdict {
-        let nic = self.nic;
-        let verdict = self.steering(cx.now).classify(h, &nic.learned, cx.now);
-        cx.verdicts.keep(self.stamp, h, verdict);
-        verdict
+    fn decide(&mut self, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) -> Frames {
+        let (learned, now) = (&self.nic.learned, cx.now);
+        self.steering(now);
+        let Some(steering) = self.steering.as_deref() else { return 0 };
+        let moment = Moment { steering, learned, now, stamp: self.stamp };
+        // What is too short to be a frame gets none.
+        let whole = |i: &usize| batch.frame(*i).len() >= MIN_FRAME;
+        let frames = indices(frames).filter(whole).fold(0, |set, i| set | 1 << i);
+        cx.verdicts.decide(&moment, frames, |i| batch.headers(i), &mut cx.decided)
     }
 }
 
