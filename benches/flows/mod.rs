@@ -6,49 +6,49 @@ use flownic::packet::{PROTO_TCP, PROTO_UDP};
 use flownic::steer::Match;
 
 /// Bytes of a frame that a worker has for itself.
-pub const HEAD: usize = 128;
+pub(crate) const HEAD: usize = 128;
 /// Frames of a burst.
-pub const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 
 /// What a flow is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Kind {
-    pub v6: bool,
-    pub protocol: u8,
+pub(crate) struct Kind {
+    pub(crate) v6: bool,
+    pub(crate) protocol: u8,
 }
 
 impl Kind {
-    pub const UDP4: Kind = Kind { v6: false, protocol: PROTO_UDP };
-    pub const TCP4: Kind = Kind { v6: false, protocol: PROTO_TCP };
-    pub const UDP6: Kind = Kind { v6: true, protocol: PROTO_UDP };
-    pub const TCP6: Kind = Kind { v6: true, protocol: PROTO_TCP };
+    pub(crate) const UDP4: Kind = Kind { v6: false, protocol: PROTO_UDP };
+    pub(crate) const TCP4: Kind = Kind { v6: false, protocol: PROTO_TCP };
+    pub(crate) const UDP6: Kind = Kind { v6: true, protocol: PROTO_UDP };
+    pub(crate) const TCP6: Kind = Kind { v6: true, protocol: PROTO_TCP };
     /// All of them, each of which accelerated RFS has a classifier for.
-    pub const ALL: [Kind; 4] = [Kind::TCP4, Kind::UDP4, Kind::TCP6, Kind::UDP6];
+    pub(crate) const ALL: [Kind; 4] = [Kind::TCP4, Kind::UDP4, Kind::TCP6, Kind::UDP6];
 
     /// One after the other.
-    pub fn in_turn(n: u32) -> Kind {
+    pub(crate) fn in_turn(n: u32) -> Kind {
         Kind::ALL[n as usize % Kind::ALL.len()]
     }
 }
 
-pub const DEST4: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
-pub const DEST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
-pub const DEST_PORT: u16 = 80;
+pub(crate) const DEST4: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
+pub(crate) const DEST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+pub(crate) const DEST_PORT: u16 = 80;
 
-pub fn source4(n: u32) -> Ipv4Addr {
+pub(crate) fn source4(n: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a00_0000 | n >> 4)
 }
 
-pub fn source6(n: u32) -> Ipv6Addr {
+pub(crate) fn source6(n: u32) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfd01 << 112 | u128::from(n >> 4))
 }
 
-pub fn port(n: u32) -> u16 {
+pub(crate) fn port(n: u32) -> u16 {
     1024 + (n & 15) as u16
 }
 
 /// A 60-byte UDP or TCP frame of flow `n`, padded to a snapshot of 128 bytes.
-pub fn frame(n: u32, kind: Kind, tags: usize) -> [u8; HEAD] {
+pub(crate) fn frame(n: u32, kind: Kind, tags: usize) -> [u8; HEAD] {
     let mut b = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tag in 0..tags {
         b.extend([0x81, 0, 0, tag as u8 + 1]);
@@ -75,7 +75,7 @@ pub fn frame(n: u32, kind: Kind, tags: usize) -> [u8; HEAD] {
 }
 
 /// What a rule for flow `n` compares, as the reference driver's accelerated RFS asks for it.
-pub fn fields(n: u32, kind: Kind) -> Match {
+pub(crate) fn fields(n: u32, kind: Kind) -> Match {
     let ip = match kind.v6 {
         false => Match::new()
             .ethertype(0x0800, 0xffff)
@@ -92,7 +92,7 @@ pub fn fields(n: u32, kind: Kind) -> Match {
 const ONES6: Ipv6Addr = Ipv6Addr::from_bits(u128::MAX);
 
 /// Numbers without a pattern, the same ones each time.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Default for Random {
     fn default() -> Self {
@@ -101,14 +101,14 @@ impl Default for Random {
 }
 
 impl Random {
-    pub fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 % end as u64) as usize
     }
 
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i + 1));
         }

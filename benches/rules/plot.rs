@@ -26,7 +26,7 @@ const SERIES: [(&str, &str, usize, &str); 6] = [
 type Spread = [f64; 3];
 
 /// Prints the table and draws docs/rules.svg.
-pub fn write() {
+pub(crate) fn write() {
     let rows = SERIES.map(|(_, name, packets, _)| RULES.map(|rules| spread(name, rules, packets)));
     println!(
         "\n| rules |{}\n|---:|{}",

@@ -232,7 +232,8 @@ fn a_burst_is_decided_about_as_its_packets_one_by_one() {
     let mut nic = Steering::new(&SteerConfig { queue_pairs: 8, ..SteerConfig::default() });
     let learned = LearnTable::new(LearnConfig::default());
     nic.set_enabled(0b0111_1111);
-    let frame = |i: usize| Frame { ports: (i as u16, 80), ..if i % 2 == 0 { tcp4() } else { udp6() } };
+    let frame =
+        |i: usize| Frame { ports: (i as u16, 80), ..if i.is_multiple_of(2) { tcp4() } else { udp6() } };
     let mut headers: Vec<Headers> = (0..BURST).map(|i| frame(i).headers()).collect();
     headers[5] = Headers::default();
     // More combinations of fields than are fetched ahead, rules that drop, and some whose queue is not enabled.
