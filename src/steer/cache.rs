@@ -13,7 +13,7 @@
 //! and nothing else. Packets that are no flow (ARP, fragments, malformed ones) always take the long way.
 
 use super::burst::{BURST, indices};
-use super::{LearnTable, Steering, Tick, Verdict};
+use super::{LearnTable, NIC, Steering, Tick, Verdict};
 use crate::packet::Headers;
 use crate::packet::words::{self, LAST, WORDS, presence, same};
 
@@ -61,7 +61,7 @@ impl VerdictCache {
     /// The verdict about a packet with these headers, if it is known. `stamp` is not 0.
     #[inline]
     pub fn find(&self, stamp: u64, headers: &Headers) -> Option<&Verdict> {
-        let place = place(headers);
+        let place = place(stamp, headers);
         let line = &self.lines[place];
         (line.stamp == stamp && same(&line.words, headers.words())).then(|| &self.verdicts[place])
     }
@@ -70,7 +70,7 @@ impl VerdictCache {
     pub fn keep(&mut self, stamp: u64, headers: &Headers, verdict: Verdict) -> bool {
         let is_flow = headers.has(presence::PORTS);
         if is_flow {
-            let place = place(headers);
+            let place = place(stamp, headers);
             self.lines[place] = Line { words: *headers.words(), stamp };
             self.verdicts[place] = verdict;
         }
@@ -109,10 +109,11 @@ impl VerdictCache {
     }
 }
 
-/// By addresses and ports, and by TCP flags: segments of one flow that differ in them must not push each other out.
+/// By addresses and ports, and by TCP flags: segments of one flow that differ in them must not push each other out. Nor must the
+/// two NICs of a link that a flow goes through, hence the stamp's part that says which it is.
 #[inline]
-fn place(headers: &Headers) -> usize {
-    words::place::<VERDICTS>(headers.addr(), headers.words()[LAST])
+fn place(stamp: u64, headers: &Headers) -> usize {
+    words::place::<VERDICTS>(headers.addr(), headers.words()[LAST] ^ stamp >> NIC)
 }
 
 #[cfg(test)]
@@ -221,5 +222,21 @@ mod tests {
     fn nics_do_not_share_verdicts() {
         let t = Both::new();
         assert_ne!(t.steering.stamp(&t.learned, t.now, 1), t.steering.stamp(&t.learned, t.now, 2));
+    }
+
+    #[test]
+    fn flows_that_go_through_two_nics_do_not_push_their_own_verdicts_out() {
+        let mut t = Both::new();
+        let stamps = [1, 2].map(|nic| t.steering.stamp(&t.learned, t.now, nic));
+        let flows: Vec<_> = (0..16)
+            .map(|port| crate::packet::frames::Frame { ports: (port, 80), ..tcp4() }.headers())
+            .collect();
+        for (stamp, h) in stamps.iter().flat_map(|stamp| flows.iter().map(move |h| (*stamp, h))) {
+            let verdict = t.steering.classify(h, &t.learned, t.now);
+            t.cache.keep(stamp, h, verdict);
+        }
+        let kept = |stamp: &u64| flows.iter().filter(|h| t.cache.find(*stamp, h).is_some()).count();
+        let kept = stamps.iter().map(kept).sum::<usize>();
+        assert!(kept > 28, "{kept} of 32");
     }
 }

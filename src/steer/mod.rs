@@ -62,12 +62,15 @@ use guest::HostRss;
 
 use crate::packet::Headers;
 
+/// Where a stamp says which NIC it is of.
+const NIC: u32 = 48;
+
 /// What a verdict depends on beside the packet, see [`Steering::stamp`].
 #[inline]
 fn stamp(changes: u64, learned: &LearnTable, now: Tick, nic: u16) -> u64 {
     // None of the three ever goes back, so their sum is another one as soon as one of them is. If they change while they are
     // read, it is the sum of a moment in between, or of none.
-    u64::from(nic) << 48 | (changes + learned.version() + now.as_secs()) & (u64::MAX >> 16)
+    u64::from(nic) << NIC | (changes + learned.version() + now.as_secs()) & ((1 << NIC) - 1)
 }
 
 /// Receive queues that a NIC can have: as many as a learned flow can name.
