@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn names_that_are_none_and_the_transports_bit_are_refused_with_the_list() {
-        for name in ["turbo", "protocol_features", "ring_packed", "mac"] {
+        for name in ["turbo", "protocol_features", "notf_coal", "mac"] {
             let e = format!("-{name}").parse::<FeatureEdits>().unwrap_err().to_string();
             assert!(e.contains(&format!("'{name}'")) && e.contains("mrg_rxbuf, "), "{e}");
             assert!(!e.contains("protocol_features,"), "{e}");

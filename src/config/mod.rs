@@ -52,6 +52,7 @@ pub const DEVICE_FEATURES: u64 = F_CSUM
     | F_EVENT_IDX
     | F_PROTOCOL_FEATURES
     | F_VERSION_1
+    | F_RING_PACKED
     | F_IN_ORDER
     | F_GUEST_USO4
     | F_GUEST_USO6

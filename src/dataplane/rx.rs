@@ -4,12 +4,14 @@ use std::sync::RwLockReadGuard;
 use std::sync::atomic::Ordering;
 
 use super::{Context, QUEUES};
-use crate::nic::{Nic, RuleHits, RxQueue};
+use crate::nic::{Nic, RuleHits};
 use crate::offload::{self, Accepts, Plan, RxHash};
 use crate::port::capture::Capture;
 use crate::stats::NicCounters;
 use crate::steer::{BURST, DropReason, Moment, Reason, Steering, Tick, Verdict, indices};
-use crate::vhost::ring::{BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxRefused, Segment};
+use crate::vhost::ring::{
+    BATCH, FrameBatch, HEAD, MIN_FRAME, RingFault, RxBurst, RxFormat, RxRefused, Segment,
+};
 use crate::virtio::NetHeader;
 
 /// Frames of a batch: bit `i` = frame `i`.
@@ -195,36 +197,11 @@ fn deliver(
         return;
     };
     let mut tally = Tally::default();
-    let mut fault = None;
-    q.ring.prepare();
-    for index in indices(frames) {
-        let frame = batch.frame(index);
-        tally.reason = reasons[index];
-        let hash = if hashed { cx.hashes[index] } else { None };
-        let result = match offload::plan(&frame.net, frame.len(), accepts) {
-            // Nothing to tell the guest, as of most frames: then the header is a constant.
-            Plan::AsIs if frame.net.flags == 0 && hash.is_none() => {
-                let result = q.ring.push(NetHeader::default(), frame.head(), batch.tail(index), frame.len());
-                tally.count(result, frame.len())
-            }
-            Plan::AsIs => {
-                let net = with_hash(hash, offload::rx_header(frame.net, accepts));
-                let result = q.ring.push(net, frame.head(), batch.tail(index), frame.len());
-                tally.count(result, frame.len())
-            }
-            Plan::Checksum => checksum(q, batch, index, hash, &mut cx.frame, &mut tally),
-            Plan::Segment => segment(q, batch, index, hash, &mut cx.frame, &mut tally),
-            Plan::Invalid(_) => {
-                tally.bad_offload += 1;
-                Ok(())
-            }
-        };
-        if let Err(f) = result {
-            fault = Some(f);
-            break;
-        }
-    }
-    q.ring.publish();
+    let burst = Burst { batch, frames, accepts, hashed, reasons };
+    let fault = match q.ring.burst() {
+        RxFormat::Split(ring) => bring(ring, burst, cx, &mut tally),
+        RxFormat::Packed(ring) => bring(ring, burst, cx, &mut tally),
+    };
     let packets = tally.by.iter().sum();
     if q.ring.has_unsignalled() {
         q.signal(nic, queue, packets, tally.bytes, cx);
@@ -251,10 +228,61 @@ fn deliver(
     }
 }
 
+/// Frames for one queue, and what is known of them.
+struct Burst<'a, 'm> {
+    batch: &'a FrameBatch<'m>,
+    frames: Frames,
+    accepts: Accepts,
+    hashed: bool,
+    reasons: &'a [Reason; BATCH],
+}
+
+/// Brings them into a ring of one format; returns what is wrong with the ring, if it is broken.
+#[inline(always)]
+fn bring(
+    mut ring: impl RxBurst,
+    burst: Burst<'_, '_>,
+    cx: &mut Context,
+    tally: &mut Tally,
+) -> Option<RingFault> {
+    let Burst { batch, frames, accepts, hashed, reasons } = burst;
+    let mut fault = None;
+    ring.prepare();
+    for index in indices(frames) {
+        let frame = batch.frame(index);
+        tally.reason = reasons[index];
+        let hash = if hashed { cx.hashes[index] } else { None };
+        let result = match offload::plan(&frame.net, frame.len(), accepts) {
+            // Nothing to tell the guest, as of most frames: then the header is a constant.
+            Plan::AsIs if frame.net.flags == 0 && hash.is_none() => {
+                let result = ring.push(NetHeader::default(), frame.head(), batch.tail(index), frame.len());
+                tally.count(result, frame.len())
+            }
+            Plan::AsIs => {
+                let net = with_hash(hash, offload::rx_header(frame.net, accepts));
+                let result = ring.push(net, frame.head(), batch.tail(index), frame.len());
+                tally.count(result, frame.len())
+            }
+            Plan::Checksum => checksum(&mut ring, batch, index, hash, &mut cx.frame, tally),
+            Plan::Segment => segment(&mut ring, batch, index, hash, &mut cx.frame, tally),
+            Plan::Invalid(_) => {
+                tally.bad_offload += 1;
+                Ok(())
+            }
+        };
+        if let Err(f) = result {
+            fault = Some(f);
+            break;
+        }
+    }
+    ring.publish();
+    fault
+}
+
 /// For a guest that does not take partial checksums.
 #[cold]
 fn checksum(
-    q: &mut RxQueue,
+    ring: &mut impl RxBurst,
     batch: &FrameBatch<'_>,
     i: usize,
     hash: Option<RxHash>,
@@ -269,12 +297,12 @@ fn checksum(
         return Ok(());
     }
     tally.checksummed += 1;
-    push_plain(q, frame, &[], hash, tally)
+    push_plain(ring, frame, &[], hash, tally)
 }
 
 /// Delivers a frame that leaves the guest nothing to do, in two pieces.
 fn push_plain(
-    q: &mut RxQueue,
+    ring: &mut impl RxBurst,
     first: &[u8],
     second: &[u8],
     hash: Option<RxHash>,
@@ -284,7 +312,7 @@ fn push_plain(
     let (head, rest) = first.split_at(first.len().min(HEAD));
     let tail = [Segment::from_slice(rest), Segment::from_slice(second)];
     let len = first.len() + second.len();
-    tally.count(q.ring.push(with_hash(hash, NetHeader::default()), head, &tail, len), len)
+    tally.count(ring.push(with_hash(hash, NetHeader::default()), head, &tail, len), len)
 }
 
 /// The header with the frame's hash, if it has one that its guest wants to see.
@@ -296,7 +324,7 @@ fn with_hash(hash: Option<RxHash>, net: NetHeader) -> NetHeader {
 /// For a guest that does not take large frames of this kind.
 #[cold]
 fn segment(
-    q: &mut RxQueue,
+    ring: &mut impl RxBurst,
     batch: &FrameBatch<'_>,
     i: usize,
     hash: Option<RxHash>,
@@ -308,7 +336,7 @@ fn segment(
     let mut result = Ok(());
     let cut = offload::segment(frame, &batch.frame(i).net, &mut |headers: &[u8], payload: &[u8]| {
         if result.is_ok() {
-            result = push_plain(q, headers, payload, hash, tally);
+            result = push_plain(ring, headers, payload, hash, tally);
         }
     });
     match cut {

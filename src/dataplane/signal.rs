@@ -10,7 +10,7 @@ use super::timers::Timer;
 use crate::latency::QueueLatency;
 use crate::nic::{Nic, Notifier, RxQueue, TxQueue};
 use crate::stats::{Counter, RxCounters, TxCounters};
-use crate::vhost::ring::SplitRing;
+use crate::vhost::ring::Ring;
 
 /// What a queue keeps about its signals.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,7 +61,7 @@ impl<'a> From<&'a TxCounters> for Counts<'a> {
 struct Queue<'a> {
     nic: &'a Nic,
     vq: usize,
-    ring: &'a mut SplitRing,
+    ring: &'a mut Ring,
     call: &'a Option<Notifier>,
     state: &'a mut SignalState,
     counts: Counts<'a>,

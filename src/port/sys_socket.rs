@@ -81,14 +81,3 @@ pub fn send(to: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
     }
     Ok(())
 }
-
-/// Passes on what is waiting in `from`, descriptors included; returns the bytes, 0 at the end.
-///
-/// # Errors
-/// As [`receive`] and [`send`].
-pub fn forward(from: &UnixStream, to: &UnixStream) -> io::Result<usize> {
-    let mut room = [0u8; 4096];
-    let (bytes, fds) = receive(from, &mut room)?;
-    send(to, &room[..bytes], &fds)?;
-    Ok(bytes)
-}

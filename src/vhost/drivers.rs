@@ -1,8 +1,8 @@
 //! Telling a driver that starts anew from one that goes on, by what a front end does to the rings.
 //!
 //! A front end stops all rings and starts them again when a virtual machine pauses and when its driver is loaded again alike.
-//! Only the index tells: a new driver's rings start from 0, others where they stood. A ring may have stood at 0, too:
-//! then nothing had been sent on it, and it goes on.
+//! Only the index tells: a new driver's rings start from the beginning, others where they stood. A ring may have stood there,
+//! too: then nothing had been sent on it (or once around, to the same index), and it goes on.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -35,11 +35,12 @@ impl DriverWatch {
         self.all_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Transmit queue 0 starts at `index`. True if that is the work of a new driver.
-    pub fn starts(&self, index: u16) -> bool {
+    /// Transmit queue 0 starts at `index`, which is where a ring begins (`first`), or not. True if that is the work of a new
+    /// driver.
+    pub fn starts(&self, index: u16, first: bool) -> bool {
         let all_stopped = self.all_stopped.swap(false, Ordering::Relaxed);
         let goes_on = self.stood_at.swap(UNKNOWN, Ordering::Relaxed) == u32::from(index);
-        all_stopped && index == 0 && !goes_on
+        all_stopped && first && !goes_on
     }
 }
 
@@ -49,7 +50,7 @@ mod tests {
 
     fn started() -> DriverWatch {
         let watch = DriverWatch::default();
-        assert!(watch.starts(0), "the first one is new");
+        assert!(watch.starts(0, true), "the first one is new");
         watch
     }
 
@@ -59,7 +60,7 @@ mod tests {
         for index in [Some(1), Some(65535), None] {
             watch.stopped(index);
             watch.all_stopped();
-            assert!(watch.starts(0), "{index:?}");
+            assert!(watch.starts(0, true), "{index:?}");
         }
     }
 
@@ -69,7 +70,7 @@ mod tests {
         for index in [0, 1, 65535, 0] {
             watch.stopped(Some(index));
             watch.all_stopped();
-            assert!(!watch.starts(index), "{index}");
+            assert!(!watch.starts(index, index == 0), "{index}");
         }
     }
 
@@ -77,15 +78,15 @@ mod tests {
     fn nor_is_one_that_is_reset_while_others_run() {
         let watch = started();
         watch.stopped(Some(9));
-        assert!(!watch.starts(0));
+        assert!(!watch.starts(0, true));
         watch.stopped(Some(9));
         watch.all_stopped();
-        assert!(watch.starts(0), "the next time it is");
+        assert!(watch.starts(0, true), "the next time it is");
     }
 
     #[test]
     fn nor_is_one_that_starts_from_elsewhere() {
         let watch = DriverWatch::default();
-        assert!(!watch.starts(7), "a front end that was there before this process");
+        assert!(!watch.starts(7, false), "a front end that was there before this process");
     }
 }

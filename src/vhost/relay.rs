@@ -8,6 +8,9 @@
 //!   made or reset, long before a driver negotiates anything. So that request is *kept*, the last one of each ring, and
 //!   delivered after the features.
 //! * Memory regions may be added several times, see [`regions`].
+//! * The crate knows half of a packed ring's base: where the next available descriptor is. QEMU takes the other half, where the next
+//!   used one goes, from the answer to `GET_VRING_BASE`, and gives both to whoever goes on. Here they are the same: nothing is
+//!   held between calls. For that reason the second half of `SET_VRING_BASE` is not missed either, and DPDK leaves it 0.
 
 mod regions;
 
@@ -22,8 +25,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::port::sys_socket::{forward, poll_readable, receive, send};
-use crate::virtio::F_PROTOCOL_FEATURES;
+use crate::port::sys_socket::{poll_readable, receive, send};
+use crate::virtio::{F_PROTOCOL_FEATURES, F_RING_PACKED};
 use regions::Regions;
 
 /// Bytes of a message's header: request, flags, size of what follows.
@@ -40,6 +43,7 @@ const MAX_RINGS: u32 = 256;
 const SET_FEATURES: u32 = 2;
 const RESET_OWNER: u32 = 4;
 const SET_MEM_TABLE: u32 = 5;
+const GET_VRING_BASE: u32 = 11;
 const SET_VRING_ENABLE: u32 = 18;
 const RESET_DEVICE: u32 = 34;
 const ADD_MEM_REG: u32 = 37;
@@ -66,12 +70,17 @@ fn start_with(outer: UnixStream, patience: Duration) -> io::Result<UnixListener>
 }
 
 fn run(outer: &UnixStream, inner: &UnixStream) -> io::Result<()> {
-    let mut message = Message::default();
+    let [mut message, mut answer] = [Message::default(), Message::default()];
     let mut held = Held::default();
     loop {
         let [from_front_end, from_crate] = poll_readable(&[outer.as_raw_fd(), inner.as_raw_fd()], None)?;
-        if from_crate && forward(inner, outer)? == 0 {
-            return Ok(());
+        if from_crate {
+            if !answer.read_more(inner)? {
+                return Ok(());
+            }
+            if answer.is_complete() {
+                held.answer(std::mem::take(&mut answer), outer)?;
+            }
         }
         // In pieces, as they come: a front end that stops in the middle keeps nobody from ending the connection.
         if from_front_end {
@@ -131,6 +140,8 @@ impl Message {
 struct Held {
     /// `VHOST_USER_F_PROTOCOL_FEATURES` is in force.
     acknowledged: bool,
+    /// `VIRTIO_F_RING_PACKED` is.
+    packed: bool,
     /// What was last asked of each ring.
     enables: BTreeMap<u32, u32>,
     regions: Regions,
@@ -154,6 +165,7 @@ impl Held {
         if message.word(0) == SET_FEATURES {
             let features = u64::from(message.word(3)) | u64::from(message.word(4)) << 32;
             self.acknowledged = features & F_PROTOCOL_FEATURES != 0;
+            self.packed = features & F_RING_PACKED != 0;
             // Without the bit, all rings are enabled, and that is that.
             for (ring, enable) in std::mem::take(&mut self.enables).into_iter().filter(|_| self.acknowledged)
             {
@@ -161,6 +173,15 @@ impl Held {
             }
         }
         Ok(())
+    }
+
+    /// Passes an answer of the crate on.
+    fn answer(&self, mut answer: Message, outer: &UnixStream) -> io::Result<()> {
+        if self.packed && answer.word(0) == GET_VRING_BASE && answer.bytes.len() == HEADER + 8 {
+            let base = answer.word(4) & 0xffff;
+            answer.bytes[HEADER + 4..].copy_from_slice(&(base | base << 16).to_ne_bytes());
+        }
+        send(outer, &answer.bytes, &answer.fds)
     }
 
     /// Keeps the request, if it is one that could be right.
@@ -254,6 +275,19 @@ mod tests {
     }
 
     #[test]
+    fn a_packed_rings_base_is_answered_in_both_halves() {
+        let (mut front, mut end) = connected();
+        let base = |num| message(GET_VRING_BASE, REPLY, &[3, num]);
+        for (high, answered) in [(0, 0x8123), (1 << 2, 0x8123_8123), (1 << 3, 0x8123)] {
+            let features = message(SET_FEATURES, 0, &[0, high]);
+            front.write_all(&features).unwrap();
+            expect(&mut end, &features);
+            end.write_all(&base(0x8123)).unwrap();
+            expect(&mut front, &base(answered));
+        }
+    }
+
+    #[test]
     fn a_region_is_passed_on_when_it_is_added_first_and_removed_last() {
         let (mut front, mut end) = connected();
         let region = |request, gpa| message(request, NEED_REPLY, &[0, 0, gpa, 0, 4096, 0, 7, 0, 0, 0]);
@@ -332,8 +366,10 @@ mod tests {
             front.write_all(&wrong).unwrap();
             expect(&mut end, &wrong);
         }
-        end.write_all(b"answer").unwrap();
-        expect(&mut front, b"answer");
+        let answer = message(12, REPLY, &[7, 0x8005]);
+        end.write_all(&answer[..13]).unwrap();
+        end.write_all(&answer[13..]).unwrap();
+        expect(&mut front, &answer);
         // A message that is too long gets as far as its header.
         let long = words(&[7, VERSION, 1 << 20]);
         front.write_all(&long).unwrap();

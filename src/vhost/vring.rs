@@ -20,11 +20,13 @@ use virtio_queue::Error as VirtQueueError;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use super::dirty::DirtyLog;
-use super::ring::{Memory, RingFault, RingSetup, RxRing, SplitRing, TxRing};
+use super::ring::{Memory, Ring, RingFault, RingSetup, RxRing, TxRing};
 use crate::config::InBand;
 use crate::nic::{Nic, Notifier, RxQueue, Slot, TxQueue};
 use crate::port::sys::adopt_eventfd;
-use crate::virtio::{F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_VERSION_1, NetHeader};
+use crate::virtio::{
+    F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_RING_PACKED, F_VERSION_1, NetHeader,
+};
 
 /// Guest memory as the crate holds it.
 pub type GuestMemory = GuestMemoryAtomic<GuestMemoryMmap<DirtyLog>>;
@@ -169,7 +171,7 @@ impl NetVring {
             (true, false) => match self.start(c) {
                 Ok(()) => {
                     c.running = true;
-                    debug!("{} runs, {} entries from {}", self.describe(), c.setup.size, c.setup.base);
+                    debug!("{} runs, {} entries from {:#x}", self.describe(), c.setup.size, c.setup.base);
                 }
                 Err(e) => warn!("{} can't start: {e}", self.describe()),
             },
@@ -178,7 +180,7 @@ impl NetVring {
                     c.setup.base = base;
                 }
                 c.running = false;
-                debug!("{} stopped at {}", self.describe(), c.setup.base);
+                debug!("{} stopped at {:#x}", self.describe(), c.setup.base);
             }
             _ => {}
         }
@@ -186,13 +188,15 @@ impl NetVring {
 
     fn start(&self, c: &Captured) -> Result<(), StartError> {
         let nic = self.nic();
-        if c.setup.base == 0 {
+        let features = nic.features.load(Ordering::Relaxed);
+        let has = |bit| features & bit != 0;
+        let is_new = c.setup.base == RingSetup::first_base(has(F_RING_PACKED));
+        if is_new {
             // Its driver has set it up anew; else it goes on where it was.
             nic.restart_moderation(self.cell.index);
         }
-        let features = nic.features.load(Ordering::Relaxed);
-        let has = |bit| features & bit != 0;
         let setup = RingSetup {
+            packed: has(F_RING_PACKED),
             event_idx: has(F_EVENT_IDX),
             indirect: has(F_INDIRECT_DESC),
             mergeable: has(F_MRG_RXBUF),
@@ -214,7 +218,7 @@ impl NetVring {
         } else {
             let kick = c.kick.as_ref().expect("should_run() saw it").try_clone()?;
             let queue = TxQueue::new(TxRing::start(memory, setup)?, call, err, kick);
-            if i == 0 && nic.drivers.starts(setup.base) {
+            if i == 0 && nic.drivers.starts(setup.base, is_new) {
                 // Before the ring may bring the new driver's first command.
                 nic.forget_guest();
                 nic.counters.of(0).driver_starts.add_shared(1);
@@ -295,7 +299,7 @@ impl NetVring {
     }
 
     /// Changes the queue, if there is one: its ring, and its interrupt.
-    fn change<T>(&self, f: impl FnOnce(&mut SplitRing, &mut Option<Notifier>) -> T) -> Option<T> {
+    fn change<T>(&self, f: impl FnOnce(&mut Ring, &mut Option<Notifier>) -> T) -> Option<T> {
         let (nic, i) = (self.nic(), self.pair());
         if self.receives() {
             nic.rx[i].change(|q| q.as_mut().map(|q| f(&mut q.ring, &mut q.call)))

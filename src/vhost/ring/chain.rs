@@ -1,6 +1,7 @@
 //! Descriptor chains: walking them, bounded, direct or indirect.
 
-use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_SIZE, Desc, SplitRing};
+use super::desc::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, DESC_SIZE, Desc};
+use super::layout::Layout;
 
 /// The longest chain that is walked: what QEMU and Linux take, too. In a ring of 32768 entries a chain could be so long
 /// that walking a burst of them would keep the worker's other queues waiting for seconds.
@@ -28,18 +29,20 @@ pub(super) enum BadChain {
 
 /// Calls `each` for every descriptor of the chain that starts with `first`, until it fails or the chain ends.
 #[inline]
-pub(super) fn walk(
-    ring: &SplitRing,
+pub(super) fn walk<L: Layout>(
+    ring: &L,
     first: Desc,
     mut each: impl FnMut(Desc) -> Result<(), BadChain>,
 ) -> Result<(), BadChain> {
-    let mut budget = ring.setup().size.min(MAX_DESCRIPTORS);
+    let most = ring.setup().size.min(MAX_DESCRIPTORS);
+    let mut budget = most;
     let mut desc = first;
     loop {
         budget = budget.checked_sub(1).ok_or(BadChain::TooLong)?;
         if desc.flags & DESC_F_INDIRECT != 0 {
-            // 2.7.5.3.1: a chain may end in an indirect table, and INDIRECT excludes NEXT.
-            if desc.flags & DESC_F_NEXT != 0 {
+            // 2.7.5.3.1: a chain may end in an indirect table, and INDIRECT excludes NEXT. 2.8.5: in a packed ring it is one
+            // or the other.
+            if desc.flags & DESC_F_NEXT != 0 || (L::PLAIN_TABLES && budget + 1 != most) {
                 return Err(BadChain::BadIndirect);
             }
             return walk_table(ring, desc, budget + 1, each);
@@ -56,8 +59,8 @@ pub(super) fn walk(
 }
 
 #[inline]
-fn walk_table(
-    ring: &SplitRing,
+fn walk_table<L: Layout>(
+    ring: &L,
     table: Desc,
     mut budget: u16,
     mut each: impl FnMut(Desc) -> Result<(), BadChain>,
@@ -78,7 +81,12 @@ fn walk_table(
     loop {
         budget = budget.checked_sub(1).ok_or(BadChain::TooLong)?;
         // SAFETY: index < entries, the whole table is mapped and aligned.
-        let desc = unsafe { Desc::read(host.cast_const().add((index * DESC_SIZE) as usize).cast()) };
+        let mut desc = unsafe { L::read_desc(host.cast_const().add((index * DESC_SIZE) as usize).cast()) };
+        if L::PLAIN_TABLES {
+            let goes_on = if index + 1 < entries { DESC_F_NEXT } else { 0 };
+            desc.flags = desc.flags & DESC_F_WRITE | goes_on;
+            desc.next = index as u16 + 1;
+        }
         if desc.flags & DESC_F_INDIRECT != 0 {
             return Err(BadChain::BadIndirect);
         }
@@ -97,7 +105,7 @@ fn walk_table(
 /// crosses from one memory region into the next.
 #[inline(always)]
 pub(super) fn pieces(
-    ring: &SplitRing,
+    ring: &impl Layout,
     mut gpa: u64,
     len: u32,
     mut each: impl FnMut(*mut u8, u32, u64) -> Result<(), BadChain>,

@@ -3,7 +3,8 @@
 use super::MAX_FRAME;
 use super::batch::FrameBatch;
 use super::chain::{self, BadChain};
-use super::split::{DESC_F_WRITE, Desc, SplitRing};
+use super::desc::{DESC_F_WRITE, Desc};
+use super::layout::Layout;
 use crate::virtio::channel::{COMMAND_MAX, COMMAND_OFFSET, ChannelHeader, Road, channel_header};
 
 /// Bytes of a command's frame that anybody looks at.
@@ -54,7 +55,7 @@ impl Pending {
 
     /// Reads a chain with device-writable buffers, which is a command or nothing.
     #[cold]
-    pub(super) fn gather(&mut self, ring: &SplitRing, first: Desc) -> Result<(), BadChain> {
+    pub(super) fn gather(&mut self, ring: &impl Layout, first: Desc) -> Result<(), BadChain> {
         self.clear();
         let header_len = ring.setup().header_len;
         // Bytes of the readable part, the virtio-net header included.
@@ -123,7 +124,7 @@ impl Pending {
     }
 
     /// Writes the reply into the chain's buffers, as far as it fits.
-    pub(super) fn reply(&mut self, ring: &SplitRing, reply: &[u8]) {
+    pub(super) fn reply(&mut self, ring: &impl Layout, reply: &[u8]) {
         let mut rest = reply;
         for &(gpa, len) in &self.room {
             let now = rest.len().min(len as usize) as u32;

@@ -1,8 +1,8 @@
 //! Rings in guest memory: the one place where flownic reads and writes what the guest owns.
 //!
-//! [`TxRing`] takes frames from the guest, [`RxRing`] brings frames to it; both stand on `split::SplitRing`, which
-//! knows the layout of a split virtqueue (virtio 1.4, 2.7) and who may be notified when. A ring exists only while
-//! the front end has it started and enabled; everything that outlives it (counters, tables) is kept elsewhere.
+//! [`TxRing`] takes frames from the guest, [`RxRing`] brings frames to it; both stand on `split::SplitRing` or
+//! `packed::PackedRing`, which know the layouts of virtqueues (virtio 1.4, 2.7 and 2.8) and who may be notified when. A ring
+//! exists only while the front end has it started and enabled; everything that outlives it (counters, tables) is kept elsewhere.
 //!
 //! Rules that hold in here:
 //! * what the guest wrote is read once, into a local, and checked before use;
@@ -16,8 +16,13 @@
 mod batch;
 mod chain;
 mod command;
+mod desc;
+mod either;
+mod layout;
 mod memory;
+mod packed;
 mod rx;
+mod setup;
 mod split;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -27,9 +32,10 @@ mod tx;
 
 pub use batch::{BATCH, BatchStore, Frame, FrameBatch, HEAD, Pieces, Segment};
 pub use command::Command;
+pub use either::Ring;
 pub use memory::Memory;
-pub use rx::{RxRefused, RxRing};
-pub use split::{RingFault, RingSetup, SplitRing};
+pub use rx::{RxBurst, RxFormat, RxRefused, RxRing};
+pub use setup::{RingFault, RingSetup};
 pub use tx::TxRing;
 
 use crate::hint::{prefetch, prefetch_for_write};

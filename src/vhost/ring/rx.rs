@@ -5,8 +5,13 @@ use std::sync::Arc;
 
 use super::batch::{BATCH, HEAD, Segment};
 use super::chain::{self, BadChain};
+use super::desc::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc};
+use super::either::{Either, Ring};
+use super::layout::{Head, Layout};
 use super::memory::Memory;
-use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
+use super::packed::PackedRing;
+use super::setup::{RingFault, RingSetup};
+use super::split::SplitRing;
 use super::{CACHE_LINE, MIN_FRAME, copy_head, prefetch_for_write};
 use crate::virtio::NetHeader;
 
@@ -34,31 +39,36 @@ struct Piece {
 
 /// A started receive ring.
 pub struct RxRing {
-    ring: SplitRing,
-    /// Scratch of a frame that takes the general road: pieces of its buffers, and (head, bytes) of its chains.
+    ring: Ring,
+    state: RxState,
+}
+
+/// What a receive ring keeps beside the ring itself.
+struct RxState {
+    /// Scratch of a frame that takes the general road: pieces of its buffers, and its chains with their bytes.
     pieces: Vec<Piece>,
-    chains: Vec<(u16, u64)>,
+    chains: Vec<(Head, u64)>,
     bad_buffers: u64,
-    /// Descriptors that were walked since the last [`publish`](Self::publish).
+    /// Descriptors that were walked since the last [`publish`](RxBurst::publish).
     walked: u32,
     /// Buffers from the next one on that are on their way into the cache.
     fetched: u16,
 }
 
 // SAFETY: the raw pointers in `pieces` are scratch, meaningful only within one call.
-unsafe impl Send for RxRing {}
+unsafe impl Send for RxState {}
 
 /// What both kinds of ring have in common.
 impl Deref for RxRing {
-    type Target = SplitRing;
+    type Target = Ring;
 
-    fn deref(&self) -> &SplitRing {
+    fn deref(&self) -> &Ring {
         &self.ring
     }
 }
 
 impl DerefMut for RxRing {
-    fn deref_mut(&mut self) -> &mut SplitRing {
+    fn deref_mut(&mut self) -> &mut Ring {
         &mut self.ring
     }
 }
@@ -69,56 +79,119 @@ impl RxRing {
     /// # Errors
     /// [`RingFault`] when its addresses or size can't be.
     pub fn start(memory: Arc<Memory>, setup: RingSetup) -> Result<Self, RingFault> {
-        let mut ring = SplitRing::start(memory, setup)?;
+        let mut ring = Ring::start(memory, setup)?;
         // Whoever brings frames looks for buffers himself; a kick for each refill would be for nothing.
         ring.refuse_kicks();
-        Ok(RxRing {
-            ring,
+        let state = RxState {
             pieces: Vec::with_capacity(64),
             chains: Vec::with_capacity(64),
             bad_buffers: 0,
             walked: 0,
             fetched: 0,
-        })
+        };
+        Ok(RxRing { ring, state })
     }
 
+    /// The ring as its format has it, for a burst.
+    #[inline(always)]
+    pub fn burst(&mut self) -> RxFormat<'_> {
+        let state = &mut self.state;
+        match &mut self.ring.0 {
+            Either::Split(ring) => RxFormat::Split(OneBurst { ring, state }),
+            Either::Packed(ring) => RxFormat::Packed(OneBurst { ring, state }),
+        }
+    }
+
+    /// As [`RxBurst::prepare`].
+    #[inline]
+    pub fn prepare(&mut self) {
+        match self.burst() {
+            RxFormat::Split(mut ring) => ring.prepare(),
+            RxFormat::Packed(mut ring) => ring.prepare(),
+        }
+    }
+
+    /// As [`RxBurst::push`], for a frame that comes alone.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn push(
+        &mut self,
+        net: NetHeader,
+        head: &[u8],
+        tail: &[Segment<'_>],
+        len: usize,
+    ) -> Result<(), RxRefused> {
+        match self.burst() {
+            RxFormat::Split(mut ring) => ring.push(net, head, tail, len),
+            RxFormat::Packed(mut ring) => ring.push(net, head, tail, len),
+        }
+    }
+
+    /// As [`RxBurst::publish`].
+    #[inline]
+    pub fn publish(&mut self) {
+        match self.burst() {
+            RxFormat::Split(mut ring) => ring.publish(),
+            RxFormat::Packed(mut ring) => ring.publish(),
+        }
+    }
+
+    /// Buffers that were none, since the last call.
+    pub fn take_bad_buffers(&mut self) -> u64 {
+        std::mem::take(&mut self.state.bad_buffers)
+    }
+}
+
+/// A receive ring of one format or the other.
+pub enum RxFormat<'a> {
+    /// A split one.
+    Split(OneBurst<'a, SplitRing>),
+    /// A packed one.
+    Packed(OneBurst<'a, PackedRing>),
+}
+
+/// A receive ring whose format the compiler knows: what is done for every frame.
+pub struct OneBurst<'a, L> {
+    ring: &'a mut L,
+    state: &'a mut RxState,
+}
+
+/// How a burst is brought into a receive ring.
+pub trait RxBurst {
     /// Fetches what the next frames will need, as far as [`publish`](Self::publish) has not done so before: then
     /// [`push`](Self::push) does not wait for memory.
-    pub fn prepare(&mut self) {
-        if self.fetched == 0 && self.ring.available(BATCH as u16).is_ok() {
-            self.ring.upcoming(0, BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));
+    fn prepare(&mut self);
+
+    /// Writes one frame of at least [`MIN_FRAME`] bytes, `head` (at most [`HEAD`] bytes) followed by `tail`, together `len`
+    /// bytes, into the next buffer(s). The guest sees it after [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// See [`RxRefused`]; the frame was not delivered and buffers that would have served it are still there.
+    fn push(
+        &mut self,
+        net: NetHeader,
+        head: &[u8],
+        tail: &[Segment<'_>],
+        len: usize,
+    ) -> Result<(), RxRefused>;
+
+    /// Makes the frames visible to the guest: one store per burst.
+    fn publish(&mut self);
+}
+
+impl<L: Layout> RxBurst for OneBurst<'_, L> {
+    #[inline(always)]
+    fn prepare(&mut self) {
+        if self.state.fetched == 0 && self.ring.look() {
+            self.ring.fetch_descs(0, BATCH as u16);
             self.fetch_buffers();
         }
     }
 
-    /// Fetches the buffers of the next burst for writing.
-    fn fetch_buffers(&mut self) {
-        self.fetched = 0;
-        for head in self.ring.upcoming(0, BATCH as u16) {
-            if let Some((p, _)) = self.ring.translate(self.ring.desc(head).addr) {
-                if !self.header_is_apart(p) {
-                    prefetch_for_write(p);
-                }
-                prefetch_for_write(p.wrapping_add(CACHE_LINE));
-            }
-            self.fetched += 1;
-        }
-    }
-
-    /// Whether the header of a buffer at `p` ends a cache line, so that the frame is in others. Most headers are the same
-    /// as the one that a buffer had the last time: then the line need not be taken away from the guest's processor.
     #[inline(always)]
-    fn header_is_apart(&self, p: *mut u8) -> bool {
-        (p as usize + self.ring.setup().header_len).is_multiple_of(CACHE_LINE)
-    }
-
-    /// Writes one frame of at least [`MIN_FRAME`] bytes, `head` (at most [`HEAD`] bytes) followed by `tail`, together `len` bytes, into the next buffer(s). The guest sees it
-    /// after [`publish`](Self::publish).
-    ///
-    /// # Errors
-    /// See [`RxRefused`]; the frame was not delivered and buffers that would have served it are still there.
-    #[inline(always)]
-    pub fn push(
+    fn push(
         &mut self,
         net: NetHeader,
         head: &[u8],
@@ -130,11 +203,9 @@ impl RxRing {
         let net = NetHeader { num_buffers: 1, ..net }.to_words();
         assert!(head.len() <= HEAD && len >= MIN_FRAME);
         debug_assert_eq!(head.len() + tail.iter().map(|s| s.len()).sum::<usize>(), len);
-        if self.ring.available(1).map_err(RxRefused::Broken)? == 0 {
+        let Some((buffer, desc)) = self.ring.peek(0).map_err(RxRefused::Broken)? else {
             return Err(RxRefused::NoBuffer);
-        }
-        let index = self.ring.head(0).map_err(RxRefused::Broken)?;
-        let desc = self.ring.desc(index);
+        };
         let header_len = self.ring.setup().header_len;
         let need = header_len + len;
         // By far the most common buffer: one piece of memory that takes the whole frame.
@@ -168,11 +239,43 @@ impl RxRing {
             if self.ring.setup().logging {
                 self.ring.memory().mark_dirty(desc.addr, need as u64);
             }
-            self.ring.advance(1);
-            self.ring.put_used(index, need as u32);
+            self.ring.take(1);
+            self.ring.put_used(buffer, need as u32);
             return Ok(());
         }
         self.push_general(NetHeader::from_words(net.0, net.1), head, tail, need)
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        self.ring.publish();
+        self.state.walked = 0;
+        // While the next frames are being looked at, their buffers are on the way, and the descriptors of those after them.
+        self.fetch_buffers();
+        self.ring.fetch_descs(BATCH as u16, 2 * BATCH as u16);
+    }
+}
+
+impl<L: Layout> OneBurst<'_, L> {
+    /// Fetches the buffers of the next burst for writing.
+    fn fetch_buffers(&mut self) {
+        self.state.fetched = 0;
+        for desc in self.ring.upcoming(0, BATCH as u16) {
+            if let Some((p, _)) = self.ring.translate(desc.addr) {
+                if !self.header_is_apart(p) {
+                    prefetch_for_write(p);
+                }
+                prefetch_for_write(p.wrapping_add(CACHE_LINE));
+            }
+            self.state.fetched += 1;
+        }
+    }
+
+    /// Whether the header of a buffer at `p` ends a cache line, so that the frame is in others. Most headers are the same
+    /// as the one that a buffer had the last time: then the line need not be taken away from the guest's processor.
+    #[inline(always)]
+    fn header_is_apart(&self, p: *mut u8) -> bool {
+        (p as usize + self.ring.setup().header_len).is_multiple_of(CACHE_LINE)
     }
 
     /// Any buffers: several descriptors, several chains, across memory regions.
@@ -183,12 +286,12 @@ impl RxRing {
         tail: &[Segment<'_>],
         need: usize,
     ) -> Result<(), RxRefused> {
-        self.collect(need as u64)?;
-        let count = self.chains.len() as u16;
+        let places = self.collect(need as u64)?;
+        let count = self.state.chains.len() as u16;
         let header = NetHeader { num_buffers: count, ..net }.to_bytes();
         let header = Segment::from_slice(&header[..self.ring.setup().header_len]);
         let parts = [header, Segment::from_slice(head)];
-        let mut pieces = self.pieces.iter();
+        let mut pieces = self.state.pieces.iter();
         let mut piece = Piece { host: std::ptr::null_mut(), len: 0, gpa: 0 };
         for part in parts.iter().chain(tail) {
             let mut done = 0;
@@ -213,44 +316,46 @@ impl RxRing {
             }
         }
         let mut left = need as u64;
-        for (head, room) in self.chains.drain(..) {
+        for (head, room) in self.state.chains.drain(..) {
             let written = left.min(room);
             self.ring.put_used(head, written as u32);
             left -= written;
         }
-        self.ring.advance(count);
+        self.ring.take(places);
         Ok(())
     }
 
-    /// Finds buffers with room for `need` bytes from the next entry on, without taking them. Buffers that are no
-    /// buffers are returned to the guest on the way, but no more than a batch of them: a guest that goes on making such
-    /// buffers must not keep the worker here.
-    fn collect(&mut self, need: u64) -> Result<(), RxRefused> {
-        self.chains.clear();
-        self.pieces.clear();
-        let (mut room, mut bad) = (0, 0);
+    /// Finds buffers with room for `need` bytes from the next one on, without taking them; returns how many places they
+    /// have. Buffers that are no buffers are returned to the guest on the way, but no more than a batch of them: a guest that
+    /// goes on making such buffers must not keep the worker here.
+    fn collect(&mut self, need: u64) -> Result<u16, RxRefused> {
+        self.state.chains.clear();
+        self.state.pieces.clear();
+        let (mut room, mut bad, mut ahead) = (0, 0, 0);
         while room < need {
             if room > 0 && !self.ring.setup().mergeable {
                 return Err(RxRefused::BufferTooSmall);
             }
-            if self.walked >= MAX_WALKED {
+            if self.state.walked >= MAX_WALKED {
                 return Err(RxRefused::NoBuffer);
             }
-            let i = self.chains.len() as u16;
-            if self.ring.available(i + 1).map_err(RxRefused::Broken)? <= i {
+            let Some((head, first)) = self.ring.peek(ahead).map_err(RxRefused::Broken)? else {
                 return Err(RxRefused::NoBuffer);
-            }
-            let head = self.ring.head(i).map_err(RxRefused::Broken)?;
-            match self.chain_room(self.ring.desc(head)) {
+            };
+            let head = self.ring.find_rest(head, first, ahead).map_err(RxRefused::Broken)?;
+            let places = L::places(head);
+            self.state.walked += u32::from(places);
+            match self.chain_room(first) {
                 Ok(bytes) => {
-                    self.chains.push((head, bytes));
+                    self.state.chains.push((head, bytes));
                     room += bytes;
+                    ahead += places;
                 }
-                Err(_) if i == 0 => {
+                Err(_) if ahead == 0 => {
                     // In order, so only the next chain can be returned.
-                    self.ring.advance(1);
+                    self.ring.take(places);
                     self.ring.put_used(head, 0);
-                    self.bad_buffers += 1;
+                    self.state.bad_buffers += 1;
                     bad += 1;
                     if bad == BATCH {
                         return Err(RxRefused::NoBuffer);
@@ -261,15 +366,14 @@ impl RxRing {
                 Err(_) => return Err(RxRefused::NoBuffer),
             }
         }
-        Ok(())
+        Ok(ahead)
     }
 
     /// Adds the chain's pieces; returns its bytes.
     fn chain_room(&mut self, first: Desc) -> Result<u64, BadChain> {
-        let (ring, pieces, walked) = (&self.ring, &mut self.pieces, &mut self.walked);
+        let (ring, pieces, walked) = (&*self.ring, &mut self.state.pieces, &mut self.state.walked);
         let mark = pieces.len();
         let mut bytes = 0u64;
-        *walked += 1; // one at least, also if there is none
         let result = chain::walk(ring, first, |desc| {
             *walked += 1;
             if desc.flags & DESC_F_WRITE == 0 {
@@ -287,19 +391,5 @@ impl RxRing {
         }
         pieces.truncate(mark);
         Err(result.err().unwrap_or(BadChain::NoFrame))
-    }
-
-    /// Makes the frames visible to the guest: one store per burst.
-    pub fn publish(&mut self) {
-        self.ring.publish();
-        self.walked = 0;
-        // While the next frames are being looked at, their buffers are on the way, and the descriptors of those after them.
-        self.fetch_buffers();
-        self.ring.upcoming(BATCH as u16, 2 * BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));
-    }
-
-    /// Buffers that were none, since the last call.
-    pub fn take_bad_buffers(&mut self) -> u64 {
-        std::mem::take(&mut self.bad_buffers)
     }
 }

@@ -1,6 +1,6 @@
 //! A guest in ordinary memory with one ring, for tests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,7 +8,7 @@ use vm_memory::{
     Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
 };
 
-use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
+use super::desc::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 use super::{BatchStore, FrameBatch, Memory, RingSetup, RxRing, TxRing};
 use crate::vhost::dirty::DirtyLog;
 use crate::virtio::NetHeader;
@@ -31,8 +31,17 @@ pub(crate) const NEXT: u16 = DESC_F_NEXT;
 /// The buffer is a table of descriptors.
 pub(crate) const INDIRECT: u16 = DESC_F_INDIRECT;
 
-/// A descriptor: address, length, flags, next.
+/// A packed ring's descriptor is available, or used, in laps with the wrap counter 1; the other way round in others.
+pub(crate) const AVAIL: u16 = 1 << 7;
+pub(crate) const USED: u16 = 1 << 15;
+
+/// A descriptor: address, length, flags, next; in a packed ring the last one is the id.
 pub(crate) type Desc = (u64, u32, u16, u16);
+
+/// Makes a guest whose ring has so many entries.
+pub(crate) type New = fn(u16) -> Guest;
+/// With rings of either format.
+pub(crate) const BOTH: [New; 2] = [Guest::new, Guest::packed];
 
 /// A guest with one ring.
 pub(crate) struct Guest {
@@ -46,6 +55,28 @@ pub(crate) struct Guest {
     next_desc: u16,
     free: u64,
     seen_used: u16,
+    /// Of a packed ring: where the driver and the device go on, and how many descriptors each chain has.
+    avail_place: Place,
+    used_place: Place,
+    sizes: HashMap<u16, u16>,
+}
+
+/// A descriptor of a packed ring, and the wrap counter.
+#[derive(Clone, Copy)]
+struct Place {
+    slot: u16,
+    wrap: bool,
+}
+
+impl Place {
+    fn from_base(base: u16) -> Self {
+        Place { slot: base & 0x7fff, wrap: base >> 15 == 1 }
+    }
+
+    fn plus(self, n: u16, size: u16) -> Self {
+        let turns = self.slot + n >= size;
+        Place { slot: (self.slot + n) % size, wrap: self.wrap != turns }
+    }
 }
 
 impl Guest {
@@ -58,11 +89,39 @@ impl Guest {
             RingSetup { size, desc, avail, used, indirect: true, header_len: 12, ..RingSetup::default() };
         let free = (used + 8 * n + 6).next_multiple_of(PAGE);
         let view = view(&mem);
-        Guest { mem, setup, view, log: Arc::new([]), idx: 0, next_desc: 0, free, seen_used: 0 }
+        let start = Place::from_base(0);
+        Guest {
+            mem,
+            setup,
+            view,
+            log: Arc::new([]),
+            idx: 0,
+            next_desc: 0,
+            free,
+            seen_used: 0,
+            avail_place: start,
+            used_place: start,
+            sizes: HashMap::new(),
+        }
     }
 
-    /// Both indices start here.
+    /// The same with a packed ring.
+    pub(crate) fn packed(size: u16) -> Self {
+        let mut guest = Guest::new(size);
+        let desc = guest.setup.desc;
+        let avail = desc + 16 * u64::from(size);
+        guest.setup = RingSetup { packed: true, avail, used: avail + 4, ..guest.setup };
+        guest.start_at(RingSetup::first_base(true));
+        guest
+    }
+
+    /// Both indices, or places in a packed ring with their wrap counters, start here.
     pub(crate) fn start_at(&mut self, idx: u16) {
+        if self.setup.packed {
+            self.setup.base = idx;
+            (self.avail_place, self.used_place) = (Place::from_base(idx), Place::from_base(idx));
+            return;
+        }
         (self.idx, self.seen_used, self.setup.base) = (idx, idx, idx);
         self.write_u16(self.setup.avail + 2, idx);
         self.write_u16(self.setup.used + 2, idx);
@@ -117,8 +176,9 @@ impl Guest {
 
     /// Writes a descriptor into the table at `table`.
     pub(crate) fn write_desc(&self, table: u64, i: u16, (addr, len, flags, next): Desc) {
+        let (third, fourth) = if self.setup.packed { (next, flags) } else { (flags, next) };
         let words =
-            [addr, u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48].map(u64::to_le_bytes);
+            [addr, u64::from(len) | u64::from(third) << 32 | u64::from(fourth) << 48].map(u64::to_le_bytes);
         self.write(table + 16 * u64::from(i), &words.concat());
     }
 
@@ -131,6 +191,12 @@ impl Guest {
 
     /// Makes a chain of these buffers available, linked in the ring's table; returns its head.
     pub(crate) fn chain(&mut self, buffers: &[(u64, u32, u16)]) -> u16 {
+        if self.setup.packed {
+            // The id is the first one's number, as if it were a head.
+            let id = self.avail_place.slot;
+            self.packed_chain(id, buffers);
+            return id;
+        }
         let head = self.next_desc;
         for (i, (addr, len, flags)) in buffers.iter().enumerate() {
             let at = self.next_desc;
@@ -140,6 +206,22 @@ impl Guest {
         }
         self.offer(head);
         head
+    }
+
+    /// Makes a chain of these buffers available in a packed ring.
+    pub(crate) fn packed_chain(&mut self, id: u16, buffers: &[(u64, u32, u16)]) {
+        let n = buffers.len() as u16;
+        // Backwards: the first one last.
+        for (i, (addr, len, flags)) in buffers.iter().enumerate().rev() {
+            let at = self.avail_place.plus(i as u16, self.setup.size);
+            let link = if i + 1 < buffers.len() { NEXT } else { 0 };
+            let flags = flags | link | if at.wrap { AVAIL } else { USED };
+            // Only the last one's id counts.
+            let id = if link == 0 { id } else { !id };
+            self.write_desc(self.setup.desc, at.slot, (*addr, *len, flags, id));
+        }
+        self.sizes.insert(id, n);
+        self.avail_place = self.avail_place.plus(n, self.setup.size);
     }
 
     /// Writes an indirect table of these buffers; returns its address and length.
@@ -168,12 +250,41 @@ impl Guest {
         at
     }
 
+    /// How many chains were returned, of 65536 or in a packed ring since [`used`](Self::used) was called last.
     pub(crate) fn used_idx(&self) -> u16 {
-        self.read_u16(self.setup.used + 2)
+        if self.setup.packed { self.packed_used().0.len() as u16 } else { self.read_u16(self.setup.used + 2) }
     }
 
-    /// What was returned since the last call: heads and lengths.
+    /// What is new in a packed ring, and where that ends.
+    fn packed_used(&self) -> (Vec<(u32, u32)>, Place) {
+        let (mut used, mut at) = (Vec::new(), self.used_place);
+        while used.len() < self.sizes.len() {
+            let b = self.read(self.setup.desc + 16 * u64::from(at.slot) + 8, 8);
+            let half = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
+            let (len, id, flags) = (u32::from_le_bytes(b[..4].try_into().unwrap()), half(4), half(6));
+            if flags & (AVAIL | USED) != if at.wrap { AVAIL | USED } else { 0 } {
+                break;
+            }
+            assert_eq!(flags & !(AVAIL | USED), if len == 0 { 0 } else { WRITE }, "WRITE: the length counts");
+            used.push((id.into(), len));
+            at = at.plus(self.sizes[&id], self.setup.size);
+        }
+        (used, at)
+    }
+
+    /// The number of places in a ring up to a base, if it began with the first one and has not wrapped.
+    pub(crate) fn places(&self, base: u16) -> usize {
+        usize::from(if self.setup.packed { base & 0x7fff } else { base })
+    }
+
+    /// What was returned since the last call: heads or ids, and lengths.
     pub(crate) fn used(&mut self) -> Vec<(u32, u32)> {
+        if self.setup.packed {
+            let (used, end) = self.packed_used();
+            self.used_place = end;
+            used.iter().for_each(|(id, _)| _ = self.sizes.remove(&(*id as u16)));
+            return used;
+        }
         let n = self.used_idx().wrapping_sub(self.seen_used);
         let entries = (0..n).map(|i| {
             let slot = u64::from(self.seen_used.wrapping_add(i) % self.setup.size);
@@ -183,6 +294,16 @@ impl Guest {
         let entries = entries.collect();
         self.seen_used = self.used_idx();
         entries
+    }
+
+    /// The driver's event suppression of a packed ring: place and flags.
+    pub(crate) fn set_driver_event(&self, place: u16, flags: u16) {
+        self.write(self.setup.avail, &[place.to_le_bytes(), flags.to_le_bytes()].concat());
+    }
+
+    /// The device's.
+    pub(crate) fn device_event(&self) -> (u16, u16) {
+        (self.read_u16(self.setup.used), self.read_u16(self.setup.used + 2))
     }
 
     /// `used_event`: the guest wants a signal when this entry is returned.

@@ -6,17 +6,25 @@ use std::sync::Arc;
 use super::batch::{BATCH, BatchStore, FrameBatch, HEAD, Segment};
 use super::chain::{self, BadChain};
 use super::command::{Command, Pending};
+use super::desc::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc};
+use super::either::{Either, Ring};
+use super::layout::{Head, Layout};
 use super::memory::Memory;
-use super::split::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, Desc, RingFault, RingSetup, SplitRing};
+use super::setup::{RingFault, RingSetup};
 use super::{CACHE_LINE, MAX_FRAME, MIN_FRAME, copy_head, prefetch};
 use crate::virtio::NetHeader;
 use crate::virtio::channel::ETHERTYPE_CHANNEL;
 
 /// A started transmit ring.
 pub struct TxRing {
-    ring: SplitRing,
-    /// Chains taken by the last [`pop`](Self::pop) and not yet returned.
-    heads: [u16; BATCH],
+    ring: Ring,
+    state: TxState,
+}
+
+/// What a transmit ring keeps beside the ring itself.
+struct TxState {
+    /// Chains taken by the last [`pop`](TxRing::pop) and not yet returned.
+    heads: [Head; BATCH],
     taken: usize,
     malformed: u64,
     /// The command that the last pop ended with.
@@ -25,15 +33,15 @@ pub struct TxRing {
 
 /// What both kinds of ring have in common.
 impl Deref for TxRing {
-    type Target = SplitRing;
+    type Target = Ring;
 
-    fn deref(&self) -> &SplitRing {
+    fn deref(&self) -> &Ring {
         &self.ring
     }
 }
 
 impl DerefMut for TxRing {
-    fn deref_mut(&mut self) -> &mut SplitRing {
+    fn deref_mut(&mut self) -> &mut Ring {
         &mut self.ring
     }
 }
@@ -44,10 +52,11 @@ impl TxRing {
     /// # Errors
     /// [`RingFault`] when its addresses or size can't be.
     pub fn start(memory: Arc<Memory>, setup: RingSetup) -> Result<Self, RingFault> {
-        let mut ring = SplitRing::start(memory, setup)?;
+        let mut ring = Ring::start(memory, setup)?;
         // The worker looks by itself, and asks for kicks before it goes to sleep.
         ring.refuse_kicks();
-        Ok(TxRing { ring, heads: [0; BATCH], taken: 0, malformed: 0, pending: Pending::default() })
+        let heads = [Head::default(); BATCH];
+        Ok(TxRing { ring, state: TxState { heads, taken: 0, malformed: 0, pending: Pending::default() } })
     }
 
     /// Takes up to [`BATCH`] chains and puts the frames they carry into `store`. What is no frame is counted and
@@ -57,29 +66,68 @@ impl TxRing {
     ///
     /// # Errors
     /// [`RingFault`] when the ring itself is broken: nothing was taken, and it must be stopped.
+    #[inline]
     pub fn pop<'a>(&'a mut self, store: &'a mut BatchStore) -> Result<FrameBatch<'a>, RingFault> {
+        match &mut self.ring.0 {
+            Either::Split(ring) => self.state.pop(ring, store),
+            Either::Packed(ring) => self.state.pop(ring, store),
+        }
+    }
+
+    /// The command that the last [`pop`](Self::pop) ended with.
+    pub fn command(&self) -> Option<Command<'_>> {
+        self.state.pending.get()
+    }
+
+    /// Writes the reply to [`command`](Self::command) into its chain, as far as it fits. Only on the kernel road.
+    pub fn reply(&mut self, reply: &[u8]) {
+        match &self.ring.0 {
+            Either::Split(ring) => self.state.pending.reply(ring, reply),
+            Either::Packed(ring) => self.state.pending.reply(ring, reply),
+        }
+    }
+
+    /// Returns to the guest what the last [`pop`](Self::pop) took; returns how many chains that were.
+    #[inline]
+    pub fn complete(&mut self) -> usize {
+        match &mut self.ring.0 {
+            Either::Split(ring) => self.state.complete(ring),
+            Either::Packed(ring) => self.state.complete(ring),
+        }
+    }
+
+    /// Malformed chains since the last call.
+    pub fn take_malformed(&mut self) -> u64 {
+        std::mem::take(&mut self.state.malformed)
+    }
+}
+
+impl TxState {
+    #[inline(always)]
+    fn pop<'a, L: Layout>(
+        &mut self,
+        ring: &'a mut L,
+        store: &'a mut BatchStore,
+    ) -> Result<FrameBatch<'a>, RingFault> {
         let mut batch = FrameBatch::new(store);
-        let mut n = (self.ring.available(BATCH as u16)? as usize).min(BATCH);
+        let mut n = ring.find(&mut self.heads)?;
         if n == 0 {
             return Ok(batch);
         }
-        for i in 0..n {
-            let head = self.ring.head(i as u16)?;
-            self.heads[i] = head;
-            self.ring.prefetch_desc(head);
-        }
+        let mut places = 0;
         let mut first = [(Desc::default(), std::ptr::null()); BATCH];
         for ((desc, whole), head) in first.iter_mut().zip(&self.heads[..n]) {
-            *desc = self.ring.desc(*head);
-            *whole = whole_frame(&self.ring, *desc);
+            *desc = ring.first(*head, places);
+            places += L::places(*head);
+            *whole = whole_frame(ring, *desc);
             prefetch(*whole);
             prefetch(whole.wrapping_add(CACHE_LINE));
         }
-        let in_band = self.ring.setup().in_band;
+        let in_band = ring.setup().in_band;
         for (i, (desc, whole)) in first[..n].iter().enumerate() {
             let first_segment = batch.next_slot().1.len();
             // SAFETY: whole_frame() has found it, in the same memory.
-            let ends = match unsafe { gather(&self.ring, *desc, *whole, &mut batch) } {
+            let ends = match unsafe { gather(ring, *desc, *whole, &mut batch) } {
                 Ok(()) => {
                     in_band
                         && batch.last_ethertype() == ETHERTYPE_CHANNEL.to_be_bytes()
@@ -89,60 +137,46 @@ impl TxRing {
                     batch.next_slot().1.truncate(first_segment);
                     let is_command = in_band
                         && bad == BadChain::WrongDirection
-                        && self.pending.gather(&self.ring, *desc).is_ok();
+                        && self.pending.gather(ring, *desc).is_ok();
                     self.malformed += u64::from(!is_command);
                     is_command
                 }
             };
             if ends {
                 n = i + 1;
+                places = self.heads[..n].iter().map(|head| L::places(*head)).sum();
                 break;
             }
         }
         self.taken = n;
-        self.ring.advance(n as u16);
+        ring.take(places);
         // While this burst is on its way, the next one comes, and the descriptors of the one after it.
-        for head in self.ring.upcoming(0, BATCH as u16) {
-            if let Some((p, _)) = self.ring.translate(self.ring.desc(head).addr) {
+        for desc in ring.upcoming(0, BATCH as u16) {
+            if let Some((p, _)) = ring.translate(desc.addr) {
                 prefetch(p);
                 prefetch(p.wrapping_add(CACHE_LINE));
             }
         }
-        self.ring.upcoming(BATCH as u16, 2 * BATCH as u16).for_each(|head| self.ring.prefetch_desc(head));
+        ring.fetch_descs(BATCH as u16, 2 * BATCH as u16);
         Ok(batch)
     }
 
-    /// The command that the last [`pop`](Self::pop) ended with.
-    pub fn command(&self) -> Option<Command<'_>> {
-        self.pending.get()
-    }
-
-    /// Writes the reply to [`command`](Self::command) into its chain, as far as it fits. Only on the kernel road.
-    pub fn reply(&mut self, reply: &[u8]) {
-        self.pending.reply(&self.ring, reply);
-    }
-
-    /// Returns to the guest what the last [`pop`](Self::pop) took; returns how many chains that were.
-    pub fn complete(&mut self) -> usize {
+    #[inline(always)]
+    fn complete(&mut self, ring: &mut impl Layout) -> usize {
         let taken = std::mem::take(&mut self.taken);
         if let Some((last, others)) = self.heads[..taken].split_last() {
-            others.iter().for_each(|head| self.ring.put_used(*head, 0));
+            others.iter().for_each(|head| ring.put_used(*head, 0));
             // If there was a command, it is in the last one.
-            self.ring.put_used(*last, self.pending.finish());
-            self.ring.publish();
+            ring.put_used(*last, self.pending.finish());
+            ring.publish();
         }
         taken
-    }
-
-    /// Malformed chains since the last call.
-    pub fn take_malformed(&mut self) -> u64 {
-        std::mem::take(&mut self.malformed)
     }
 }
 
 /// Where header and frame are, if they lie in one piece of memory, as those of by far the most chains do; else null.
 #[inline(always)]
-fn whole_frame(ring: &SplitRing, first: Desc) -> *const u8 {
+fn whole_frame(ring: &impl Layout, first: Desc) -> *const u8 {
     let header_len = ring.setup().header_len as u32;
     if first.flags & (DESC_F_NEXT | DESC_F_WRITE | DESC_F_INDIRECT) == 0
         && (header_len + MIN_FRAME as u32..=header_len + MAX_FRAME as u32).contains(&first.len)
@@ -161,7 +195,7 @@ fn whole_frame(ring: &SplitRing, first: Desc) -> *const u8 {
 /// `whole` must be what [`whole_frame`] says of the chain in the ring's present memory.
 #[inline(always)]
 unsafe fn gather(
-    ring: &SplitRing,
+    ring: &impl Layout,
     first: Desc,
     whole: *const u8,
     batch: &mut FrameBatch<'_>,
@@ -193,7 +227,7 @@ unsafe fn gather(
 }
 
 /// Any chain: split anywhere, indirect, across memory regions.
-fn gather_chain(ring: &SplitRing, first: Desc, batch: &mut FrameBatch<'_>) -> Result<(), BadChain> {
+fn gather_chain(ring: &impl Layout, first: Desc, batch: &mut FrameBatch<'_>) -> Result<(), BadChain> {
     let header_len = ring.setup().header_len;
     let (slot, segments) = batch.next_slot();
     let first_segment = segments.len();

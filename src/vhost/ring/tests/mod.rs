@@ -2,6 +2,8 @@
 
 mod command;
 mod oracle;
+mod packed;
+mod packed_model;
 mod rx;
 mod split;
 mod tx;
