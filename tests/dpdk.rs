@@ -96,13 +96,23 @@ fn take_the_rest(testpmd: &mut Testpmd) {
 #[test]
 fn every_frame_of_four_queues_is_counted_on_both_sides_whatever_the_ring_variant() {
     let flownic = serve("port=echo");
-    let variants =
+    let split =
         ["", "mrg_rxbuf=0", "in_order=0", "mrg_rxbuf=0,in_order=0", "mrg_rxbuf=0,in_order=0,vectorized=1"];
-    for (round, variant) in variants.into_iter().enumerate() {
+    // A packed ring's vectorized path wants IN_ORDER.
+    let packed = [
+        "packed_vq=1",
+        "packed_vq=1,mrg_rxbuf=0",
+        "packed_vq=1,in_order=0",
+        "packed_vq=1,mrg_rxbuf=0,in_order=0",
+        "packed_vq=1,mrg_rxbuf=0,vectorized=1",
+    ];
+    let variants: Vec<&str> = split.into_iter().chain(packed).collect();
+    for (round, variant) in variants.iter().enumerate() {
         let (rx, tx) = (each(&flownic, "rx", "packets"), each(&flownic, "tx", "packets"));
         let mut testpmd = driver(&flownic).device(variant).args(&["--txonly-multi-flow"]).start();
-        let mergeable = flownic.ctl(&["show"]).to_string().contains("\"mrg_rxbuf\"");
-        assert_eq!(mergeable, !variant.contains("mrg_rxbuf=0"), "{variant}");
+        let shown = flownic.ctl(&["show"]).to_string();
+        assert_eq!(shown.contains("\"mrg_rxbuf\""), !variant.contains("mrg_rxbuf=0"), "{variant}");
+        assert_eq!(shown.contains("\"ring_packed\""), variant.contains("packed_vq=1"), "{variant}");
         // Its frames come back with other MAC addresses, are sent again, and so on.
         testpmd.forward("macswap", "tx_first 2");
         wait_for_some(&flownic, "tx", &tx);
@@ -124,24 +134,26 @@ fn every_frame_of_four_queues_is_counted_on_both_sides_whatever_the_ring_variant
 #[test]
 fn frames_of_several_segments_pass_whole() {
     const FRAME: u64 = 9000;
-    let flownic = serve("port=echo,mtu=9000");
-    let args = ["--txonly-multi-flow", "--tx-offloads=0x8000", "--max-pkt-len=9018", "--enable-scatter"];
-    let mut testpmd = driver(&flownic).args(&args).start();
-    testpmd.command("set txpkts 2000,2000,2000,2000,1000");
-    testpmd.forward("macswap", "tx_first 1");
-    wait_for_some(&flownic, "rx", &[0; QUEUES]);
-    testpmd.command("stop");
-    let sent = wait_agreed(&flownic, &mut testpmd, "tx", &[0; QUEUES]);
-    take_the_rest(&mut testpmd);
-    let received = wait_agreed(&flownic, &mut testpmd, "rx", &[0; QUEUES]);
-    for (direction, frames) in [("tx", &sent), ("rx", &received)] {
-        let bytes: Vec<_> = frames.iter().map(|n| n * FRAME).collect();
-        assert_eq!(each(&flownic, direction, "bytes"), bytes, "{direction}");
-        let name = format!("{}-bytes", direction.to_uppercase());
-        assert_eq!(testpmd.port(&name), bytes.iter().sum::<u64>(), "{name}");
+    for variant in ["", "packed_vq=1", "packed_vq=1,in_order=0"] {
+        let flownic = serve("port=echo,mtu=9000");
+        let args = ["--txonly-multi-flow", "--tx-offloads=0x8000", "--max-pkt-len=9018", "--enable-scatter"];
+        let mut testpmd = driver(&flownic).device(variant).args(&args).start();
+        testpmd.command("set txpkts 2000,2000,2000,2000,1000");
+        testpmd.forward("macswap", "tx_first 1");
+        wait_for_some(&flownic, "rx", &[0; QUEUES]);
+        testpmd.command("stop");
+        let sent = wait_agreed(&flownic, &mut testpmd, "tx", &[0; QUEUES]);
+        take_the_rest(&mut testpmd);
+        let received = wait_agreed(&flownic, &mut testpmd, "rx", &[0; QUEUES]);
+        for (direction, frames) in [("tx", &sent), ("rx", &received)] {
+            let bytes: Vec<_> = frames.iter().map(|n| n * FRAME).collect();
+            assert_eq!(each(&flownic, direction, "bytes"), bytes, "{direction}");
+            let name = format!("{}-bytes", direction.to_uppercase());
+            assert_eq!(testpmd.port(&name), bytes.iter().sum::<u64>(), "{name}");
+        }
+        check_nothing_wrong(&flownic, &mut testpmd);
+        testpmd.quit();
     }
-    check_nothing_wrong(&flownic, &mut testpmd);
-    testpmd.quit();
 }
 
 /// Flows of the generator: source ports from 10000.

@@ -47,7 +47,7 @@ impl Builder {
         self
     }
 
-    /// Descriptors in every ring, a power of two.
+    /// Descriptors in every ring; in split ones a power of two.
     pub fn ring_size(self, size: u16) -> Self {
         self.ring_sizes(size, size)
     }

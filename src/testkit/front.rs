@@ -114,7 +114,7 @@ impl Guest {
         if fresh {
             self.make_rings();
         }
-        let bases: Vec<u16> = self.rings.iter().map(Ring::used_idx).collect();
+        let bases: Vec<u16> = self.rings.iter().map(Ring::base).collect();
         self.start(&bases)?;
         let enabled = self.want.enabled;
         for pair in 0..self.pairs() {
@@ -185,10 +185,9 @@ impl Guest {
     }
 
     fn make_rings(&mut self) {
-        let (event_idx, in_order) = (self.has(F_EVENT_IDX), self.has(F_IN_ORDER));
         for index in 0..2 * self.pairs() {
             let size = if index % 2 == 0 { self.want.rx_size } else { self.want.tx_size };
-            let mut ring = Ring::new(self.ram.clone(), index, size, event_idx, in_order);
+            let mut ring = Ring::new(self.ram.clone(), index, size, self.features);
             ring.reset(self.want.base);
             self.rings.push(ring);
         }
@@ -210,7 +209,9 @@ impl Guest {
         let i = index as u32;
         let size = self.rings[index].size.into();
         self.channel().set_vring(SET_VRING_NUM, i, size)?;
-        self.channel().set_vring(SET_VRING_BASE, i, base.into())?;
+        // Of a packed ring where the next available and where the next used descriptor is: the same here.
+        let used = if self.has(F_RING_PACKED) { u32::from(base) << 16 } else { 0 };
+        self.channel().set_vring(SET_VRING_BASE, i, u32::from(base) | used)?;
         self.send_vring_addr(index)?;
         let ring = &self.rings[index];
         let (kick, call) = (ring.kick_fd.as_raw_fd(), ring.call_fd.as_raw_fd());
@@ -295,9 +296,14 @@ impl Guest {
     /// GET_VRING_BASE: stops one ring and returns where it stood.
     pub fn stop_vring(&mut self, index: usize) -> Result<u16, ProtoError> {
         let reply = self.channel().ask(GET_VRING_BASE, &pair(index as u32, 0), &[])?;
-        match *reply {
-            [a, b, c, d, low, high, 0, 0] if u32::from_ne_bytes([a, b, c, d]) as usize == index => {
-                Ok(u16::from_ne_bytes([low, high]))
+        let words =
+            reply.chunks(4).map(|b| b.try_into().map(u32::from_ne_bytes)).collect::<Result<Vec<_>, _>>();
+        match words.as_deref() {
+            Ok(&[i, num])
+                if i as usize == index
+                    && num >> 16 == if self.has(F_RING_PACKED) { num & 0xffff } else { 0 } =>
+            {
+                Ok(num as u16)
             }
             _ => Err(ProtoError::Garbled { request: "GET_VRING_BASE", what: format!("{reply:?}") }),
         }
@@ -316,7 +322,8 @@ impl Guest {
     pub fn reboot(&mut self) -> Result<(), ProtoError> {
         self.stop()?;
         self.renew_rings();
-        self.restart(&vec![0; self.rings.len()])?;
+        let bases: Vec<u16> = self.rings.iter().map(Ring::first_base).collect();
+        self.restart(&bases)?;
         self.fill_all_rx();
         Ok(())
     }
@@ -339,7 +346,7 @@ impl Guest {
         }
         self.make_rings();
         self.enabled = (0..self.pairs()).map(|pair| pair < self.want.enabled).collect();
-        let bases: Vec<u16> = self.rings.iter().map(Ring::used_idx).collect();
+        let bases: Vec<u16> = self.rings.iter().map(Ring::base).collect();
         self.restart(&bases)?;
         if self.want.fill {
             self.fill_all_rx();

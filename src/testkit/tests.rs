@@ -211,7 +211,7 @@ fn a_kick_is_left_out_when_the_device_does_not_want_it() {
     let ram = std::sync::Arc::new(memory::Ram::new(&[(0, 1 << 20)]));
     let seg = |ram: &memory::Ram| [Seg { addr: ram.alloc(64), len: 64, writable: false }];
     for event_idx in [true, false] {
-        let mut ring = Ring::new(ram.clone(), 1, 8, event_idx, false);
+        let mut ring = Ring::new(ram.clone(), 1, 8, if event_idx { F_EVENT_IDX } else { 0 });
         ring.reset(0xfffe);
         // The device last asked to hear of entry 0xfffe, the next one; then of one five further on.
         let ask = |ring: &Ring, flags: u16, event: u16| {
@@ -235,7 +235,7 @@ fn a_kick_is_left_out_when_the_device_does_not_want_it() {
 #[should_panic(expected = "without a signal")]
 fn a_device_that_owes_a_signal_is_found_out() {
     let ram = std::sync::Arc::new(memory::Ram::new(&[(0, 1 << 20)]));
-    let mut ring = Ring::new(ram.clone(), 1, 8, true, false);
+    let mut ring = Ring::new(ram.clone(), 1, 8, F_EVENT_IDX);
     let addr = ram.alloc(64);
     ring.add(&[Seg { addr, len: 64, writable: false }], false).unwrap();
     let used = ring.used;
@@ -299,7 +299,7 @@ fn the_checksum_is_the_one_of_rfc_1071() {
 #[test]
 fn in_order_rings_take_descriptors_by_the_table_and_one_entry_for_many_chains() {
     let ram = std::sync::Arc::new(memory::Ram::new(&[(0, 1 << 20)]));
-    let mut ring = Ring::new(ram.clone(), 0, 4, true, true);
+    let mut ring = Ring::new(ram.clone(), 0, 4, F_EVENT_IDX | F_IN_ORDER);
     let seg = Seg { addr: ram.alloc(64), len: 64, writable: true };
     let heads: Vec<_> = (0..3).map(|_| ring.add(&[seg], false).unwrap()).collect();
     assert_eq!(heads, [0, 1, 2]);

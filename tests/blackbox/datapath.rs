@@ -3,7 +3,7 @@
 use flownic::testkit::{Guest, Layout, frame, soon};
 use flownic::virtio::*;
 
-use crate::{counter, expect_counter, nic, ping};
+use crate::{FORMATS, counter, expect_counter, nic, ping};
 
 /// Ways to lay out header and frame; the frames of this file have 60 bytes or more.
 fn layouts() -> Vec<Layout> {
@@ -41,9 +41,9 @@ fn check_loopback(guest: &mut Guest, rounds: usize) {
 #[test]
 fn every_layout_with_every_ring_feature() {
     let flownic = nic("queues=2,port=loopback");
-    for bits in 0..16 {
-        let names = ["-mrg_rxbuf", "-indirect_desc", "-event_idx", "+in_order"];
-        let list: Vec<&str> = (0..4).filter(|b| bits >> b & 1 == 1).map(|b| names[b]).collect();
+    for bits in 0..32 {
+        let names = ["-mrg_rxbuf", "-indirect_desc", "-event_idx", "+in_order", "+ring_packed"];
+        let list: Vec<&str> = (0..5).filter(|b| bits >> b & 1 == 1).map(|b| names[b]).collect();
         let mut guest = flownic.guest("n0").queue_pairs(2).features(&list.join(",")).connect().unwrap();
         check_loopback(&mut guest, 1);
     }
@@ -64,13 +64,26 @@ fn every_ring_size_and_the_wrap_of_the_index() {
 }
 
 #[test]
+fn packed_rings_of_any_size_round_and_round() {
+    let flownic = nic("queues=1,port=loopback");
+    for (size, first) in [(7, 0), (8, 5), (9, 8), (100, 99), (255, 0), (1000, 990)] {
+        for features in ["+ring_packed", "+ring_packed,-event_idx", "+ring_packed,+in_order,-mrg_rxbuf"] {
+            let builder = flownic.guest("n0").ring_size(size).features(features).rx_buffer(2048);
+            check_loopback(&mut builder.first_index(first).connect().unwrap(), 4);
+        }
+    }
+}
+
+#[test]
 fn a_ring_of_two_descriptors() {
     let flownic = nic("queues=1,port=loopback");
-    let mut guest = flownic.guest("n0").ring_size(2).connect().unwrap();
-    for len in 18..60 {
-        let sent = frame::udp("10.0.0.1:7", "10.0.0.2:9", len);
-        guest.send_with(0, NetHeader::default(), &sent, &Layout::header_apart());
-        assert!(guest.recv(0, soon()).unwrap().frame == sent);
+    for features in FORMATS {
+        let mut guest = flownic.guest("n0").ring_size(2).features(features).connect().unwrap();
+        for len in 18..60 {
+            let sent = frame::udp("10.0.0.1:7", "10.0.0.2:9", len);
+            guest.send_with(0, NetHeader::default(), &sent, &Layout::header_apart());
+            assert!(guest.recv(0, soon()).unwrap().frame == sent);
+        }
     }
 }
 
@@ -108,9 +121,12 @@ fn as_many_pairs_as_there_can_be() {
 #[test]
 fn legacy_drivers_have_a_header_of_ten_bytes() {
     let flownic = nic("queues=1,port=loopback");
-    let mut guest = flownic.guest("n0").features("-version_1,-mrg_rxbuf").connect().unwrap();
-    assert_eq!(guest.header_len(), 10);
-    check_loopback(&mut guest, 1);
+    for features in FORMATS {
+        let guest = flownic.guest("n0").features("-version_1,-mrg_rxbuf").features(features);
+        let mut guest = guest.connect().unwrap();
+        assert_eq!(guest.header_len(), 10);
+        check_loopback(&mut guest, 1);
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Commands of a guest to its NIC: the channel of `docs/guest-abi.md`, by both roads.
 
 use flownic::testkit::{Command, Flownic, Guest, Layout, Reply, Seg, frame, soon};
-use flownic::virtio::NetHeader;
+use flownic::virtio::{F_RING_PACKED, NetHeader};
 use serde_json::json;
 
-use crate::{FLOWNIC, expect_counter, nic, ping, stats};
+use crate::{FLOWNIC, FORMATS, expect_counter, nic, ping, stats};
 
 /// A control command of a class that nobody knows: its answer is ERR.
 fn unknown_control() -> Command {
@@ -31,38 +31,45 @@ fn reply(kind: u8, status: u8, answer: &[u8]) -> Reply {
 
 #[test]
 fn both_roads_give_the_same_replies_with_every_status() {
-    let flownic = nic("queues=2,port=loopback");
-    let mut guest = flownic.guest("n0").queue_pairs(2).connect().unwrap();
-    let control = unknown_control();
-    for (command, expected) in [
-        (control.clone(), reply(0x82, 0, &[1])),
-        (Command::control(&[]), reply(0x82, 0, &[1])),
-        (Command { version: 0, ..control.clone() }, reply(0x82, 1, &[])),
-        (Command { version: 2, kind: 9, ..control.clone() }, reply(0x89, 1, &[])),
-        (Command { kind: 0, ..control.clone() }, reply(0x80, 2, &[])),
-        (Command { kind: 3, ..control.clone() }, reply(0x83, 2, &[])),
-        (Command { length: 1000, ..control.clone() }, reply(0x82, 3, &[])),
-        (Command { length: u16::MAX, ..control.clone() }, reply(0x82, 3, &[])),
-        (Command::control(&[0xee; 16384]), reply(0x82, 0, &[1])),
-        (Command::control(&[0xee; 16385]), reply(0x82, 3, &[])),
-        (Command::control(&[0xee; 60000]), reply(0x82, 3, &[])),
-        // Bytes behind the command do not matter.
-        (Command { length: 2, bytes: vec![0xee; 30000], ..control.clone() }, reply(0x82, 0, &[1])),
-    ] {
-        assert_eq!(by_both_roads(&mut guest, &command), [expected.clone(), expected], "{}", command.length);
+    for features in FORMATS {
+        let flownic = nic("queues=2,port=loopback");
+        let mut guest = flownic.guest("n0").queue_pairs(2).features(features).connect().unwrap();
+        let control = unknown_control();
+        for (command, expected) in [
+            (control.clone(), reply(0x82, 0, &[1])),
+            (Command::control(&[]), reply(0x82, 0, &[1])),
+            (Command { version: 0, ..control.clone() }, reply(0x82, 1, &[])),
+            (Command { version: 2, kind: 9, ..control.clone() }, reply(0x89, 1, &[])),
+            (Command { kind: 0, ..control.clone() }, reply(0x80, 2, &[])),
+            (Command { kind: 3, ..control.clone() }, reply(0x83, 2, &[])),
+            (Command { length: 1000, ..control.clone() }, reply(0x82, 3, &[])),
+            (Command { length: u16::MAX, ..control.clone() }, reply(0x82, 3, &[])),
+            (Command::control(&[0xee; 16384]), reply(0x82, 0, &[1])),
+            (Command::control(&[0xee; 16385]), reply(0x82, 3, &[])),
+            (Command::control(&[0xee; 60000]), reply(0x82, 3, &[])),
+            // Bytes behind the command do not matter.
+            (Command { length: 2, bytes: vec![0xee; 30000], ..control.clone() }, reply(0x82, 0, &[1])),
+        ] {
+            assert_eq!(
+                by_both_roads(&mut guest, &command),
+                [expected.clone(), expected],
+                "{}",
+                command.length
+            );
+        }
+        let [kernel, user] = by_both_roads(&mut guest, &unknown_admin());
+        assert_eq!((kernel.kind, kernel.status, &kernel.answer[..2]), (0x81, 0, &22u16.to_le_bytes()[..]));
+        assert_eq!((kernel.length, kernel.answer.len()), (8, 8));
+        assert_eq!(kernel, user);
+        expect_counter(&flownic, ("tx", 0, "in_band_commands"), 26, "12 and one by both roads");
+        expect_counter(&flownic, ("tx", 0, "in_band_refused"), 8, "version and kind");
+        expect_counter(&flownic, ("tx", 0, "in_band_malformed"), 8, "length");
+        expect_counter(&flownic, ("rx", 0, "in_band_replies"), 13, "by the user road");
+        for zero in ["packets", "bytes", "drop_malformed", "in_band_replies_lost"] {
+            expect_counter(&flownic, ("tx", 0, zero), 0, "nothing of it is a frame");
+        }
+        expect_counter(&flownic, ("rx", 0, "packets"), 0, "no reply came from a wire");
     }
-    let [kernel, user] = by_both_roads(&mut guest, &unknown_admin());
-    assert_eq!((kernel.kind, kernel.status, &kernel.answer[..2]), (0x81, 0, &22u16.to_le_bytes()[..]));
-    assert_eq!((kernel.length, kernel.answer.len()), (8, 8));
-    assert_eq!(kernel, user);
-    expect_counter(&flownic, ("tx", 0, "in_band_commands"), 26, "12 and one by both roads");
-    expect_counter(&flownic, ("tx", 0, "in_band_refused"), 8, "version and kind");
-    expect_counter(&flownic, ("tx", 0, "in_band_malformed"), 8, "length");
-    expect_counter(&flownic, ("rx", 0, "in_band_replies"), 13, "by the user road");
-    for zero in ["packets", "bytes", "drop_malformed", "in_band_replies_lost"] {
-        expect_counter(&flownic, ("tx", 0, zero), 0, "nothing of it is a frame");
-    }
-    expect_counter(&flownic, ("rx", 0, "packets"), 0, "no reply came from a wire");
 }
 
 #[test]
@@ -135,7 +142,7 @@ fn a_word_that_says_not_which_roads_is_refused_by_name() {
 #[test]
 fn a_chain_of_any_shape_is_a_command() {
     let flownic = nic("port=null");
-    for features in ["", "-version_1,-mrg_rxbuf,-event_idx", "+in_order"] {
+    for features in ["", "-version_1,-mrg_rxbuf,-event_idx", "+in_order", "+ring_packed"] {
         let mut guest = flownic.guest("n0").features(features).connect().unwrap();
         let (header, command) = (guest.header_len(), unknown_admin());
         let frame = command.frame();
@@ -364,20 +371,22 @@ fn a_ring_that_breaks_behind_a_command_has_carried_it_out() {
 #[test]
 fn pages_that_a_reply_is_written_to_are_logged() {
     let flownic = nic("port=null");
-    let mut guest = flownic.guest("n0").connect().unwrap();
-    let bytes = [&[0; 12][..], &unknown_admin().frame()].concat();
-    let mut segs = guest.place(&bytes, &Layout::joined());
-    // The second byte of the reply is on another page.
-    let at = guest.ram.alloc(3 * 4096).next_multiple_of(4096) + 4095;
-    segs.push(Seg { addr: at, len: 24, writable: true });
-    guest.start_log().unwrap();
-    assert_eq!(guest.exchange(0, &segs, false, soon()), Some(24));
-    let used = guest.tx(0).used;
-    for (gpa, len) in [(at, 24), (used, 4)] {
-        assert!(guest.log().unmarked(gpa, len).is_empty(), "{gpa:#x}");
+    for features in FORMATS {
+        let mut guest = flownic.guest("n0").features(features).connect().unwrap();
+        let bytes = [&[0; 12][..], &unknown_admin().frame()].concat();
+        let mut segs = guest.place(&bytes, &Layout::joined());
+        // The second byte of the reply is on another page.
+        let at = guest.ram.alloc(3 * 4096).next_multiple_of(4096) + 4095;
+        segs.push(Seg { addr: at, len: 24, writable: true });
+        guest.start_log().unwrap();
+        assert_eq!(guest.exchange(0, &segs, false, soon()), Some(24));
+        let used = if guest.has(F_RING_PACKED) { guest.tx(0).desc } else { guest.tx(0).used };
+        for (gpa, len) in [(at, 24), (used, 4)] {
+            assert!(guest.log().unmarked(gpa, len).is_empty(), "{gpa:#x}");
+        }
+        assert!(!guest.log().pages().contains(&(at / 4096 + 2)), "no page behind it");
+        guest.stop_log().unwrap();
     }
-    assert!(!guest.log().pages().contains(&(at / 4096 + 2)), "no page behind it");
-    guest.stop_log().unwrap();
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod link;
 mod memory;
 mod moderation;
 mod negotiation;
+mod packed;
 mod properties;
 mod signals;
 mod steering;
@@ -30,6 +31,11 @@ use std::time::{Duration, Instant};
 
 use flownic::testkit::{Flownic, Guest, Received, frame, soon};
 use serde_json::{Value, json};
+
+/// Both ring formats, with both ways to ask for kicks and signals, as features of a guest.
+const NOTIFICATIONS: [&str; 4] = ["", "-event_idx", "+ring_packed", "+ring_packed,-event_idx"];
+/// Both ring formats.
+const FORMATS: [&str; 2] = ["", "+ring_packed"];
 
 /// The binary under test.
 const FLOWNIC: &str = env!("CARGO_BIN_EXE_flownic");

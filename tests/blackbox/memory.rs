@@ -96,7 +96,7 @@ fn a_chain_into_memory_that_was_unplugged_comes_back_and_harms_nobody() {
 #[test]
 fn the_dirty_log_has_every_page_that_was_written() {
     let flownic = nic("queues=2,port=loopback");
-    for features in ["", "-mrg_rxbuf", "+in_order"] {
+    for features in ["", "-mrg_rxbuf", "+in_order", "+ring_packed"] {
         let memory = [(0, 8 << 20), (2 << 30, 8 << 20)];
         let builder = flownic.guest("n0").queue_pairs(2).ring_size(64).memory(&memory).features(features);
         let mut guest = builder.rx_buffer(9000).rx_descriptors(3).connect().unwrap();
@@ -117,16 +117,18 @@ fn the_dirty_log_has_every_page_that_was_written() {
             }
             let slot = u64::from(guest.rx(pair).last_used().wrapping_sub(1) % 64);
             let used_ring = guest.rx(pair).used;
-            for (what, at, len) in [("index", used_ring, 4), ("entry", used_ring + 4 + 8 * slot, 8)] {
+            let split = [("index", used_ring, 4), ("entry", used_ring + 4 + 8 * slot, 8)];
+            let packed = [("descriptor", guest.rx(pair).desc, 1024); 2];
+            for (what, at, len) in if guest.has(F_RING_PACKED) { packed } else { split } {
                 assert!(
                     guest.log().unmarked(at, len).is_empty(),
                     "'{features}': used {what} of receive queue {pair}"
                 );
             }
             assert!(guest.drain_tx(1, soon()));
-            let used_ring = guest.tx(1).used;
+            let returned = if guest.has(F_RING_PACKED) { guest.tx(1).desc } else { guest.tx(1).used };
             assert!(
-                guest.log().unmarked(used_ring, 12).is_empty(),
+                guest.log().unmarked(returned, 12).is_empty(),
                 "'{features}': used ring of transmit queue 1"
             );
         }

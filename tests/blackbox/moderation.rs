@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use flownic::testkit::{Command, Flownic, Guest, Layout, frame, soon};
 use flownic::virtio::*;
 
-use crate::{FLOWNIC, counter, expect_counter, nic, ping};
+use crate::{FLOWNIC, NOTIFICATIONS, counter, expect_counter, nic, ping};
 
 /// An hour, in microseconds: no test takes that long.
 const LONG: &str = "3600000000";
@@ -18,9 +18,8 @@ fn datagram() -> Vec<u8> {
 fn look(guest: &mut Guest, frames: u16) {
     let until = soon();
     let ring = guest.rx(0);
-    let end = ring.last_used().wrapping_add(frames);
-    while ring.used_idx() != end {
-        assert!(Instant::now() < until, "frames are held: used index {}, not {end}", ring.used_idx());
+    while ring.returned() != frames {
+        assert!(Instant::now() < until, "frames are held: {} of {frames} are there", ring.returned());
         std::thread::yield_now();
     }
 }
@@ -38,7 +37,7 @@ fn settled(flownic: &Flownic, features: &str) -> Guest {
 #[test]
 fn packets_are_in_the_ring_before_their_signal_is_sent_and_the_count_sends_it() {
     let flownic = nic("queues=1,port=echo");
-    for features in ["", "-event_idx"] {
+    for features in NOTIFICATIONS {
         let mut guest = settled(&flownic, features);
         let by_count = counter(&flownic, ("rx", 0, "signals_by_count"));
         flownic.ctl(&["coalesce", "set", "rx-usecs", LONG, "rx-frames", "4"]);
@@ -199,7 +198,7 @@ const LOST: Duration = Duration::from_secs(110);
 fn no_stall(poll: &str, moderation: &[&str]) {
     let flownic = Flownic::serve(FLOWNIC, &["--nic", "n0,socket=@/n0,queues=1,port=echo", "--poll", poll]);
     flownic.ctl(&[&["coalesce", "set"], moderation].concat());
-    for features in ["", "-event_idx"] {
+    for features in NOTIFICATIONS {
         let (begin, mut told) = (Instant::now(), 0);
         // The 16-bit indexes wrap soon, and again after 65536 entries.
         let mut guest = flownic.guest("n0").features(features).first_index(0xff80).connect().unwrap();

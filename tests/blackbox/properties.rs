@@ -6,7 +6,7 @@ use flownic::testkit::{Guest, Layout, Seg, frame, soon};
 use flownic::virtio::*;
 use proptest::prelude::*;
 
-use crate::nic;
+use crate::{FORMATS, nic};
 
 /// Pieces of a receive buffer, in bytes; none is allowed to hold nothing.
 fn buffers() -> impl Strategy<Value = Vec<Vec<u32>>> {
@@ -23,17 +23,21 @@ proptest! {
         len in prop_oneof![0usize..100, 0usize..4000, 0usize..65000],
         mut cuts in prop::collection::vec(prop_oneof![0usize..40, 0usize..65000], 0..14),
         indirect: bool,
+        packed: bool,
         skew in 0u64..64,
     ) {
         thread_local! {
-            static GUEST: RefCell<Option<(flownic::testkit::Flownic, Guest)>> = const { RefCell::new(None) };
+            static GUESTS: RefCell<Vec<(flownic::testkit::Flownic, Guest)>> = const { RefCell::new(Vec::new()) };
         }
-        GUEST.with_borrow_mut(|slot| {
-            let (_, guest) = slot.get_or_insert_with(|| {
-                let flownic = nic("queues=1,port=loopback");
-                let guest = flownic.guest("n0").connect().unwrap();
-                (flownic, guest)
-            });
+        GUESTS.with_borrow_mut(|guests| {
+            if guests.is_empty() {
+                *guests = Vec::from_iter(FORMATS.map(|features| {
+                    let flownic = nic("queues=1,port=loopback");
+                    let guest = flownic.guest("n0").features(features).connect().unwrap();
+                    (flownic, guest)
+                }));
+            }
+            let guest = &mut guests[usize::from(packed)].1;
             cuts.sort_unstable();
             let sent = frame::frame().payload(&frame::pattern(len)).build();
             let layout = Layout { cuts: cuts.clone(), indirect, skew };
@@ -45,13 +49,14 @@ proptest! {
     }
 
     #[test]
-    fn any_receive_buffers(sizes in buffers(), mergeable: bool, len in 0usize..20000) {
+    fn any_receive_buffers(sizes in buffers(), mergeable: bool, packed: bool, len in 0usize..20000) {
         thread_local! {
             static NIC: flownic::testkit::Flownic = nic("queues=1,port=loopback");
         }
         NIC.with(|flownic| {
             let features = if mergeable { "" } else { "-mrg_rxbuf" };
-            let mut guest = flownic.guest("n0").features(features).ring_size(64).no_rx_buffers().connect().unwrap();
+            let builder = flownic.guest("n0").features(features).features(FORMATS[usize::from(packed)]);
+            let mut guest = builder.ring_size(64).no_rx_buffers().connect().unwrap();
             for pieces in &sizes {
                 let seg = |&len: &u32| Seg { addr: guest.ram.alloc(len.into()), len, writable: true };
                 let segs: Vec<Seg> = pieces.iter().map(seg).collect();

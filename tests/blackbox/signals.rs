@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use flownic::testkit::ring::EVENTS_DESC;
 use flownic::testkit::{Flownic, Layout, frame, soon};
 use flownic::virtio::*;
 
-use crate::{FLOWNIC, counter, nic, ping};
+use crate::{FLOWNIC, FORMATS, NOTIFICATIONS, counter, nic, ping};
 
 #[test]
 fn no_signal_that_the_driver_does_not_want() {
     let flownic = nic("queues=1,port=loopback");
-    for features in ["", "-event_idx"] {
+    for features in NOTIFICATIONS {
         let mut guest = flownic.guest("n0").features(features).connect().unwrap();
         // What the start itself signalled.
         ping(&mut guest, 0);
@@ -34,22 +35,29 @@ fn no_signal_that_the_driver_does_not_want() {
 #[test]
 fn used_event_counts_entries_not_bursts() {
     let flownic = nic("queues=1,port=loopback");
-    let mut guest = flownic.guest("n0").connect().unwrap();
-    ping(&mut guest, 0);
-    guest.rx(0).want_signals(false);
-    let before = guest.rx(0).signals();
-    // A signal when the tenth entry from here is there, and no sooner.
-    let event = guest.rx(0).last_used().wrapping_add(9);
-    guest.rx(0).set_used_event(event);
-    for _ in 0..9 {
+    for features in FORMATS {
+        let mut guest = flownic.guest("n0").features(features).connect().unwrap();
+        ping(&mut guest, 0);
+        guest.rx(0).want_signals(false);
+        let before = guest.rx(0).signals();
+        // A signal when the tenth entry from here is there, and no sooner.
+        if guest.has(F_RING_PACKED) {
+            let rx = guest.rx(0);
+            rx.set_driver_event(rx.base() + 9, EVENTS_DESC);
+        } else {
+            let rx = guest.rx(0);
+            rx.set_used_event(rx.last_used().wrapping_add(9));
+        }
+        for _ in 0..9 {
+            guest.send(0, &frame::udp("10.0.0.1:7", "10.0.0.2:9", 100));
+        }
+        assert!(guest.rx(0).wait_used_count(9, soon()));
+        assert_eq!(guest.rx(0).signals(), before, "'{features}'");
         guest.send(0, &frame::udp("10.0.0.1:7", "10.0.0.2:9", 100));
+        assert!(guest.rx(0).wait_used_count(10, soon()));
+        guest.rx(0).wait_call(soon());
+        assert_eq!(guest.rx(0).signals(), before + 1, "'{features}'");
     }
-    assert!(guest.rx(0).wait_used_count(9, soon()));
-    assert_eq!(guest.rx(0).signals(), before);
-    guest.send(0, &frame::udp("10.0.0.1:7", "10.0.0.2:9", 100));
-    assert!(guest.rx(0).wait_used_count(10, soon()));
-    guest.rx(0).wait_call(soon());
-    assert_eq!(guest.rx(0).signals(), before + 1);
 }
 
 #[test]
@@ -78,7 +86,7 @@ fn every_kick_that_is_due_wakes_a_sleeping_worker() {
     for poll in ["off", "adaptive"] {
         let flownic =
             Flownic::serve(FLOWNIC, &["--nic", "n0,socket=@/n0,queues=2,port=echo", "--poll", poll]);
-        for features in ["", "-event_idx"] {
+        for features in NOTIFICATIONS {
             let mut guest = flownic.guest("n0").queue_pairs(2).features(features).connect().unwrap();
             (0..3000).for_each(|i| drop(ping(&mut guest, i % 2)));
         }
@@ -90,7 +98,7 @@ fn a_frame_that_comes_while_the_worker_goes_to_sleep_wakes_it() {
     // The guest polls, and sends a little later each time: one of the frames comes between the worker's last look at
     // the ring and the moment it asks for kicks.
     let flownic = nic("queues=1,port=echo");
-    for features in ["", "-event_idx"] {
+    for features in NOTIFICATIONS {
         let mut guest = flownic.guest("n0").features(features).connect().unwrap();
         guest.rx(0).want_signals(false);
         guest.tx(0).want_signals(false);
@@ -111,7 +119,7 @@ fn a_frame_that_comes_while_the_worker_goes_to_sleep_wakes_it() {
 fn a_polling_worker_wants_no_kicks_and_lets_the_front_end_come_and_go() {
     let flownic =
         Flownic::serve(FLOWNIC, &["--nic", "n0,socket=@/n0,queues=1,port=echo", "--poll", "always"]);
-    for features in ["", "-event_idx"] {
+    for features in NOTIFICATIONS {
         let mut guest = flownic.guest("n0").features(features).connect().unwrap();
         ping(&mut guest, 0);
         let before = guest.tx(0).kicks;

@@ -20,7 +20,7 @@ pub struct Desc {
     pub len: u32,
     /// `DESC_*` bits.
     pub flags: u16,
-    /// Index of the next descriptor, where `DESC_NEXT` is set.
+    /// Index of the next descriptor, where `DESC_NEXT` is set; in a packed ring the id.
     pub next: u16,
 }
 
@@ -36,5 +36,10 @@ impl Desc {
         b[12..14].copy_from_slice(&self.flags.to_le_bytes());
         b[14..].copy_from_slice(&self.next.to_le_bytes());
         b
+    }
+
+    /// As it lies in a packed ring, with `next` for its id.
+    pub fn to_packed_bytes(self) -> [u8; 16] {
+        Desc { flags: self.next, next: self.flags, ..self }.to_bytes()
     }
 }

@@ -1,15 +1,17 @@
-//! The driver's side of a split virtqueue (virtio 1.4, 2.7).
+//! The driver's side of a virtqueue, split (virtio 1.4, 2.7) or packed (2.8).
 //!
 //! Cooked use: [`Ring::add`] puts a chain into the table, [`Ring::publish`] shows it to the device,
 //! [`Ring::kick_if_needed`] decides like Linux, [`Ring::take_used`] gets the chain back. Raw use: every field of
-//! the three areas can be written on its own. The two don't mix on one ring: the cooked side panics when the
+//! a split ring's three areas can be written on its own. The two don't mix on one ring: the cooked side panics when the
 //! device returns a head that it did not hand out. With IN_ORDER (2.7.9) descriptors are taken in the order of
 //! the table, and one used entry may stand for several chains.
 
 mod desc;
+mod packed;
 mod raw;
 
 pub use desc::*;
+pub use packed::{DESC_AVAIL, DESC_USED, EVENTS_DESC, EVENTS_DISABLE, EVENTS_ENABLE};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::memory::Ram;
 use super::wait;
+use crate::virtio::{F_EVENT_IDX, F_IN_ORDER, F_RING_PACKED};
+use packed::Packed;
 
 /// A piece of guest memory in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,11 +89,17 @@ pub struct Ring {
     next_avail: u16,
     added: u16,
     last_used: u16,
+    /// What a packed ring has instead.
+    packed: Option<Packed>,
 }
 
 impl Ring {
-    /// A ring with zeroed areas; the three lie in different regions where the guest has them.
-    pub fn new(ram: Arc<Ram>, index: usize, size: u16, event_idx: bool, in_order: bool) -> Self {
+    /// A ring with zeroed areas; the three lie in different regions where the guest has them. The driver has negotiated
+    /// these features.
+    pub fn new(ram: Arc<Ram>, index: usize, size: u16, features: u64) -> Self {
+        let has = |feature| features & feature != 0;
+        let (event_idx, in_order) = (has(F_EVENT_IDX), has(F_IN_ORDER));
+        let packed = has(F_RING_PACKED).then(Packed::default);
         let [desc, avail, used] = area_sizes(size).map(|len| ram.alloc(len));
         let eventfd = || EventFd::new(EFD_NONBLOCK).expect("an eventfd");
         let mut ring = Ring {
@@ -113,13 +123,14 @@ impl Ring {
             next_avail: 0,
             added: 0,
             last_used: 0,
+            packed,
         };
         ring.reset(0);
         ring
     }
 
     /// Starts over like a driver after a reset: areas zeroed, nothing in flight, both indexes at `base` (0 unless
-    /// a test wants the 16-bit wrap near). Returns what was in flight.
+    /// a test wants the 16-bit wrap near), or a packed ring at its descriptor of that number. Returns what was in flight.
     pub fn reset(&mut self, base: u16) -> Vec<Seg> {
         for (addr, len) in [self.desc, self.avail, self.used].into_iter().zip(area_sizes(self.size)) {
             self.ram.write(addr, &vec![0; len as usize]);
@@ -133,8 +144,12 @@ impl Ring {
         self.batch = None;
         self.chains.resize_with(self.size.into(), || None);
         (self.next_avail, self.last_used, self.added) = (base, base, 0);
-        self.set_avail_idx(base);
-        self.ram.store16(self.used + 2, base);
+        if self.packed.is_some() {
+            self.start_packed(base % self.size);
+        } else {
+            self.set_avail_idx(base);
+            self.ram.store16(self.used + 2, base);
+        }
         self.want_signals(self.signals_wanted);
         lost.into_iter().flat_map(|c| c.segs).collect()
     }
@@ -156,6 +171,25 @@ impl Ring {
         self.chains.iter().flatten().count()
     }
 
+    /// Where the device goes on, as `SET_VRING_BASE` has it: behind all that it has returned.
+    pub fn base(&self) -> u16 {
+        if self.packed.is_some() { self.packed_returned().1.bits() } else { self.used_idx() }
+    }
+
+    /// The base of a ring that was just made.
+    pub fn first_base(&self) -> u16 {
+        if self.packed.is_some() { 1 << 15 } else { 0 }
+    }
+
+    /// Chains that the device has returned and that were not taken yet.
+    pub fn returned(&self) -> u16 {
+        if self.packed.is_some() {
+            self.packed_returned().0
+        } else {
+            self.used_idx().wrapping_sub(self.last_used)
+        }
+    }
+
     /// Index of the next available entry, the `avail.idx` that [`Ring::publish`] writes.
     pub fn next_avail(&self) -> u16 {
         self.next_avail
@@ -175,25 +209,31 @@ impl Ring {
         }
         let descs: Vec<u16> = (0..needed).map(|_| self.free.pop_front().expect("counted")).collect();
         let head = descs[0];
-        let mut table = None;
-        if indirect {
-            let len = Desc::SIZE * segs.len() as u64;
-            let addr = self.ram.alloc(len);
-            let numbers: Vec<u16> = (0..segs.len() as u16).collect();
-            self.write_chain(addr, segs, &numbers);
-            self.write_desc(head, Desc { addr, len: len as u32, flags: DESC_INDIRECT, next: 0 });
-            table = Some((addr, len));
+        let table = indirect.then(|| Desc::SIZE * segs.len() as u64).map(|len| (self.ram.alloc(len), len));
+        if self.packed.is_some() {
+            self.add_packed(head, segs, table);
         } else {
-            self.write_chain(self.desc, segs, &descs);
+            self.add_split(&descs, segs, table);
         }
-        self.write_avail(self.next_avail % self.size, head);
-        self.next_avail = self.next_avail.wrapping_add(1);
         self.added += 1;
         if self.in_order {
             self.order.push_back(head);
         }
         self.chains[usize::from(head)] = Some(Chain { descs, segs: segs.to_vec(), table });
         Some(head)
+    }
+
+    fn add_split(&mut self, descs: &[u16], segs: &[Seg], table: Option<(u64, u64)>) {
+        let head = descs[0];
+        if let Some((addr, len)) = table {
+            let numbers: Vec<u16> = (0..segs.len() as u16).collect();
+            self.write_chain(addr, segs, &numbers);
+            self.write_desc(head, Desc { addr, len: len as u32, flags: DESC_INDIRECT, next: 0 });
+        } else {
+            self.write_chain(self.desc, segs, descs);
+        }
+        self.write_avail(self.next_avail % self.size, head);
+        self.next_avail = self.next_avail.wrapping_add(1);
     }
 
     fn write_chain(&self, table: u64, segs: &[Seg], numbers: &[u16]) {
@@ -208,6 +248,9 @@ impl Ring {
 
     /// Shows everything added so far to the device.
     pub fn publish(&mut self) {
+        if self.packed.is_some() {
+            return self.publish_packed();
+        }
         self.set_avail_idx(self.next_avail);
     }
 
@@ -218,7 +261,9 @@ impl Ring {
         fence(Ordering::SeqCst);
         let old = self.next_avail.wrapping_sub(self.added);
         self.added = 0;
-        let needed = if self.event_idx {
+        let needed = if self.packed.is_some() {
+            self.is_kick_wanted()
+        } else if self.event_idx {
             // The device wants a kick when its event index lies among the entries just published.
             let event = self.avail_event();
             self.next_avail.wrapping_sub(event).wrapping_sub(1) < self.next_avail.wrapping_sub(old)
@@ -239,15 +284,20 @@ impl Ring {
 
     /// Whether the device has returned a chain that was not taken yet.
     pub fn has_used(&self) -> bool {
-        self.used_idx() != self.last_used
+        if self.packed.is_some() {
+            self.next_packed_used().is_some()
+        } else {
+            self.used_idx() != self.last_used
+        }
     }
 
     /// Takes the next chain that the device returned. Its memory belongs to the caller.
     pub fn take_used(&mut self) -> Option<Used> {
-        let (id, len) = if self.in_order { self.take_in_order()? } else { self.take_used_raw()? };
+        let (id, len) = if self.in_order { self.take_in_order()? } else { self.next_used()? };
         let chain = usize::try_from(id).ok().and_then(|id| self.chains.get_mut(id)?.take());
         let chain =
             chain.unwrap_or_else(|| panic!("vring {}: head {id} came back but is not in flight", self.index));
+        self.step_used(chain.descs.len() as u16);
         if self.in_order {
             self.free.extend(&chain.descs);
         } else {
@@ -265,8 +315,7 @@ impl Ring {
     fn take_in_order(&mut self) -> Option<(u32, u32)> {
         let (last, len) = match self.batch {
             Some(batch) => batch,
-            None if self.has_used() => self.used_entry(self.last_used % self.size),
-            None => return None,
+            None => self.next_used()?,
         };
         assert!(
             self.order.iter().any(|&h| u32::from(h) == last),
@@ -275,32 +324,43 @@ impl Ring {
         );
         let head = u32::from(self.order.pop_front().expect("not empty: it has `last`"));
         self.batch = (head != last).then_some((last, len));
-        self.step_used();
         let written = |c: &Chain| c.segs.iter().filter(|s| s.writable).map(|s| s.len).sum();
         let full = self.chains[head as usize].as_ref().map_or(0, written);
         Some((head, if head == last { len } else { full }))
     }
 
-    fn step_used(&mut self) {
+    /// What the device has returned next: head or id, and length.
+    fn next_used(&self) -> Option<(u32, u32)> {
+        if self.packed.is_some() {
+            return self.next_packed_used();
+        }
+        self.has_used().then(|| self.used_entry(self.last_used % self.size))
+    }
+
+    /// Goes on behind a chain of so many descriptors.
+    fn step_used(&mut self, places: u16) {
+        if self.packed.is_some() {
+            return self.step_packed_used(places);
+        }
         self.last_used = self.last_used.wrapping_add(1);
         if self.event_idx && self.signals_wanted {
             self.set_used_event(self.last_used);
         }
     }
 
-    /// Takes the next used entry (id and length) without looking for a chain.
+    /// Takes the next used entry (id and length) without looking for a chain; in a packed ring it has one descriptor.
     pub fn take_used_raw(&mut self) -> Option<(u32, u32)> {
-        if !self.has_used() {
-            return None;
-        }
-        let entry = self.used_entry(self.last_used % self.size);
-        self.step_used();
+        let entry = self.next_used()?;
+        self.step_used(1);
         Some(entry)
     }
 
     /// Asks for a signal after the next used entry, or for none at all.
     pub fn want_signals(&mut self, wanted: bool) {
         self.signals_wanted = wanted;
+        if self.packed.is_some() {
+            return self.want_packed_signals(wanted);
+        }
         match (self.event_idx, wanted) {
             (true, true) => self.set_used_event(self.last_used),
             // Behind the device by one: it is passed again only after 65535 more entries.
@@ -360,25 +420,29 @@ impl Ring {
         let owed = self.has_used() && self.signals_wanted;
         assert!(
             !owed || wait::readable(&[&self.call_fd], Instant::now() + Duration::from_secs(1)),
-            "vring {}: used.idx went to {} without a signal (used_event {}, avail flags {})",
+            "vring {}: {} chains were returned without a signal (suppression {:?}, {:?})",
             self.index,
-            self.used_idx(),
-            self.used_event(),
-            self.ram.load16(self.avail)
+            self.returned(),
+            self.ram.read(self.avail, 4),
+            self.packed.is_none().then(|| self.used_event()),
         );
     }
 
     /// Waits until `count` used entries beyond the last one taken are there.
     pub fn wait_used_count(&mut self, count: u16, until: Instant) -> bool {
-        while self.used_idx().wrapping_sub(self.last_used) < count {
+        while self.returned() < count {
             if Instant::now() >= until {
                 return false;
             }
             if self.event_idx && self.signals_wanted {
-                self.set_used_event(self.last_used.wrapping_add(count - 1));
+                // Where the last of them is in a packed ring depends on how long the chains are.
+                match &self.packed {
+                    Some(_) => self.set_driver_event(0, EVENTS_ENABLE),
+                    None => self.set_used_event(self.last_used.wrapping_add(count - 1)),
+                }
                 fence(Ordering::SeqCst);
             }
-            if self.used_idx().wrapping_sub(self.last_used) >= count {
+            if self.returned() >= count {
                 break;
             }
             if self.signals_wanted {
