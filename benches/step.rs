@@ -38,7 +38,7 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(port: &str, mode: Mode, rules: u32) -> Self {
+    fn new(port: &str, mode: Mode, rules: u32, packed: bool) -> Self {
         let handle = Arc::new(WorkerHandle::new(0).expect("descriptors"));
         let config = NicConfig {
             name: "n0".into(),
@@ -60,7 +60,10 @@ impl Bed {
 
         let mut template = Template::new(&traffic());
         let frames: Vec<Vec<u8>> = (0..16).map(|flow| template.stamp(flow).to_vec()).collect();
-        let (sender, receiver) = (Guest::sender(&frames, Layout::One), Guest::receiver(128));
+        let (mut sender, mut receiver) = (Guest::sender(&frames, Layout::One), Guest::receiver(128));
+        if packed {
+            (sender, receiver) = (sender.into_packed(), receiver.into_packed());
+        }
         let setup = RingSetup { in_band: true, ..sender.setup };
         let tx = TxRing::start(Arc::clone(&sender.memory), setup).expect("a ring");
         let rx = RxRing::start(Arc::clone(&receiver.memory), receiver.setup).expect("a ring");
@@ -96,20 +99,24 @@ fn step(c: &mut Criterion) {
     group.throughput(Throughput::Elements(BURST.into()));
     for port in ["null", "echo", "gen"] {
         for (mode_name, mode) in [("automatic", Mode::Automatic), ("rss", Mode::Rss)] {
-            for rules in [0, 1000] {
-                let mut bed = Bed::new(port, mode, rules);
+            for (rules, packed) in [(0, false), (1000, false), (1000, true)] {
+                let format = if packed { ",packed" } else { "" };
+                let mut bed = Bed::new(port, mode, rules, packed);
                 let (sends, receives) = (port != "gen", port != "null");
-                group.bench_function(BenchmarkId::new(port, format!("{mode_name},rules={rules}")), |b| {
-                    b.iter(|| {
-                        if sends {
-                            bed.sender.offer(BURST);
-                        }
-                        if receives {
-                            bed.receiver.offer(BURST);
-                        }
-                        assert_ne!(bed.worker.step(), 0);
-                    });
-                });
+                group.bench_function(
+                    BenchmarkId::new(port, format!("{mode_name},rules={rules}{format}")),
+                    |b| {
+                        b.iter(|| {
+                            if sends {
+                                bed.sender.offer(BURST);
+                            }
+                            if receives {
+                                bed.receiver.offer(BURST);
+                            }
+                            assert_ne!(bed.worker.step(), 0);
+                        });
+                    },
+                );
                 let (tx, rx) = (bed.nic.tx_counters[0].packets.get(), bed.nic.rx_counters[0].packets.get());
                 // Nothing happened if it was not asked for on the command line.
                 let as_expected = (tx > 0, rx > 0) == (sends, receives) && (!sends || !receives || tx == rx);
@@ -122,7 +129,7 @@ fn step(c: &mut Criterion) {
 
 fn turn(c: &mut Criterion) {
     let mut group = c.benchmark_group("turn");
-    let mut bed = Bed::new("echo", Mode::Automatic, 1000);
+    let mut bed = Bed::new("echo", Mode::Automatic, 1000, false);
     for frames in [0, 1] {
         group.bench_function(BenchmarkId::new("echo", frames), |b| {
             b.iter(|| {

@@ -38,6 +38,8 @@ pub(crate) struct Guest {
     /// All of its memory.
     pub(crate) memory: Arc<Memory>,
     idx: u16,
+    /// Second words of a packed ring's descriptors, without the flags that make them available. Empty for a split ring.
+    packed: Vec<u64>,
 }
 
 impl Guest {
@@ -101,7 +103,33 @@ impl Guest {
             ..RingSetup::default()
         };
         let memory = Arc::new(Memory::new(Arc::new(mem.clone())));
-        Guest { mem, setup, memory, idx: 0 }
+        Guest { mem, setup, memory, idx: 0, packed: Vec::new() }
+    }
+
+    /// The same with a packed ring: each descriptor of the table is a chain.
+    #[allow(dead_code)]
+    pub(crate) fn into_packed(mut self) -> Self {
+        self.setup = RingSetup { packed: true, base: RingSetup::first_base(true), ..self.setup };
+        for i in 0..SIZE {
+            let at = GuestAddress(self.setup.desc + 16 * u64::from(i) + 8);
+            let word: u64 = self.mem.load(at, Ordering::Relaxed).expect("guest memory");
+            let (len, flags) = (word & 0xffff_ffff, word >> 32 & 0xffff);
+            self.packed.push(len | u64::from(i) << 32 | flags << 48);
+            self.mem.store(0u64, at, Ordering::Relaxed).expect("guest memory");
+        }
+        self
+    }
+
+    /// Makes descriptors available again, the first one of them last.
+    fn offer_packed(&mut self, n: u16) {
+        for idx in (0..n).rev().map(|i| self.idx.wrapping_add(i)) {
+            let slot = idx % SIZE;
+            let flag = if (idx / SIZE).is_multiple_of(2) { 1 << 7 } else { 1 << 15 };
+            let word = self.packed[usize::from(slot)] | flag << 48;
+            let at = GuestAddress(self.setup.desc + 16 * u64::from(slot) + 8);
+            self.mem.store(word.to_le(), at, Ordering::Release).expect("guest memory");
+        }
+        self.idx = self.idx.wrapping_add(n);
     }
 
     fn write(&self, gpa: u64, bytes: &[u8]) {
@@ -119,6 +147,9 @@ impl Guest {
 
     /// Makes `n` more entries available.
     pub(crate) fn offer(&mut self, n: u16) {
+        if self.setup.packed {
+            return self.offer_packed(n);
+        }
         self.idx = self.idx.wrapping_add(n);
         let at = GuestAddress(self.setup.avail + 2);
         self.mem.store(self.idx.to_le(), at, Ordering::Release).expect("guest memory");
