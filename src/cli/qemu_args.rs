@@ -46,6 +46,10 @@ pub(super) struct QemuArgs {
     /// MSI-X vectors of each NIC; QEMU 7.2 without KVM needs 0 [default: 2 for each queue pair, and 2].
     #[arg(long, value_name = "N")]
     vectors: Option<u16>,
+    /// Packed rings. Their front end can't tell where they stood when flownic ended without a word, so the guest has to load
+    /// its driver again then.
+    #[arg(long)]
+    packed: bool,
     /// QEMU's version, as 7.2; otherwise the program is asked.
     #[arg(long, value_name = "VERSION", value_parser = version)]
     qemu_version: Option<(u32, u32)>,
@@ -93,11 +97,11 @@ impl QemuArgs {
             (None, None) => ask_version(&usual_program()).unwrap_or(RECONNECT_MS),
         };
         let memory = (!self.no_memory).then(|| self.memory.clone());
-        let (mac, vectors, json) = (self.mac, self.vectors, self.json);
+        let (mac, vectors, packed, json) = (self.mac, self.vectors, self.packed, self.json);
         let nics = self.select()?;
         let mut groups = memory.map(|m| memory_arguments(&m)).unwrap_or_default();
         for (i, nic) in nics.iter().enumerate() {
-            groups.extend(nic.arguments(mac.filter(|_| i == 0), vectors, version));
+            groups.extend(nic.arguments(mac.filter(|_| i == 0), vectors, packed, version));
         }
         let text = if json {
             format!("{}\n", serde_json::Value::from(groups.concat()))
@@ -192,7 +196,13 @@ fn memory_arguments(size: &str) -> Vec<Vec<String>> {
 }
 
 impl Nic {
-    fn arguments(&self, mac: Option<MacAddr>, vectors: Option<u16>, version: (u32, u32)) -> Vec<Vec<String>> {
+    fn arguments(
+        &self,
+        mac: Option<MacAddr>,
+        vectors: Option<u16>,
+        packed: bool,
+        version: (u32, u32),
+    ) -> Vec<Vec<String>> {
         let (name, queues) = (&self.name, self.queues);
         // QEMU's options end at a comma, unless there are two.
         let path = self.socket.replace(',', ",,");
@@ -209,6 +219,9 @@ impl Nic {
         // Two for each pair, one for the control queue, one for configuration changes.
         let vectors = vectors.unwrap_or(2 * queues + 2);
         device += &format!(",vectors={vectors},rx_queue_size={RING},tx_queue_size={RING}");
+        if packed {
+            device += ",packed=on";
+        }
         if self.mtu != 1500 {
             device += &format!(",host_mtu={}", self.mtu);
         }
@@ -252,7 +265,7 @@ mod tests {
     fn all_that_a_nic_needs() {
         let mac = MacAddr([2, 0, 0, 0, 0, 9]);
         let groups: Vec<String> =
-            nic().arguments(Some(mac), None, (7, 2)).iter().map(|g| g.join(" ")).collect();
+            nic().arguments(Some(mac), None, false, (7, 2)).iter().map(|g| g.join(" ")).collect();
         assert_eq!(
             groups,
             [
@@ -262,11 +275,13 @@ mod tests {
                  tx_queue_size=1024",
             ]
         );
-        let chardev = |nic: Nic, version| nic.arguments(None, None, version)[0][1].clone();
+        let chardev = |nic: Nic, version| nic.arguments(None, None, false, version)[0][1].clone();
         assert!(chardev(nic(), (9, 2)).ends_with(",reconnect-ms=1000"));
         assert!(chardev(Nic { qemu_listens: true, ..nic() }, (9, 2)).ends_with(",server=on"));
-        assert!(nic().arguments(None, Some(0), (7, 2))[2][1].contains(",vectors=0,"));
-        let device = Nic { mtu: 9000, queues: 1, ..nic() }.arguments(None, None, (9, 2))[2][1].clone();
+        assert!(nic().arguments(None, Some(0), false, (7, 2))[2][1].contains(",vectors=0,"));
+        let packed = |packed| nic().arguments(None, None, packed, (7, 2))[2][1].contains(",packed=on");
+        assert!(packed(true) && !packed(false));
+        let device = Nic { mtu: 9000, queues: 1, ..nic() }.arguments(None, None, false, (9, 2))[2][1].clone();
         assert!(
             device.ends_with(",host_mtu=9000") && device.contains(",vectors=4,") && !device.contains("mq")
         );

@@ -47,6 +47,7 @@ pub struct Nic {
     mtu: u32,
     mac: Option<String>,
     driver: Option<Driver>,
+    packed: bool,
     properties: Vec<String>,
 }
 
@@ -54,7 +55,7 @@ impl Nic {
     /// A card with one queue pair, rings of 1024 entries, and a MAC address from its place.
     pub fn new(backend: Backend) -> Nic {
         let (mac, driver, properties) = (None, None, Vec::new());
-        Nic { backend, queues: 1, rings: (RING, RING), mtu: 1500, mac, driver, properties }
+        Nic { backend, queues: 1, rings: (RING, RING), mtu: 1500, mac, driver, packed: false, properties }
     }
 
     /// A card served by flownic.
@@ -75,6 +76,11 @@ impl Nic {
     /// MTU that the guest is told, where it is not 1500; for flownic only.
     pub fn mtu(self, mtu: u32) -> Nic {
         Nic { mtu, ..self }
+    }
+
+    /// Packed rings; for flownic only.
+    pub fn packed(self) -> Nic {
+        Nic { packed: true, ..self }
     }
 
     /// Hardware address.
@@ -135,6 +141,9 @@ impl Nic {
         let mut command = Command::new(build::flownic());
         command.args(["qemu-args", "--json", "--no-memory", "--mac", mac, "--qemu"]).arg(qemu);
         command.args(["--nic", &format!("nic{index},socket={socket},queues={queues},mtu={mtu}")]);
+        if self.packed {
+            command.arg("--packed");
+        }
         let output = command.output().unwrap_or_else(|error| panic!("Could not run {command:?}: {error}"));
         let answer = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command:?} ended with {}: {answer}", output.status);
