@@ -64,6 +64,7 @@ fuzz_target!(|input: &[u8]| {
     let mut s = Script(input);
     let flags = s.u8();
     let setup = RingSetup {
+        packed: false,
         size: [1, 2, 4, 16, 64, 256][s.below(6)],
         desc: BASE,
         avail: BASE + PAGE as u64,

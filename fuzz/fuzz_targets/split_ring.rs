@@ -35,6 +35,7 @@ fn setup(s: &mut Script<'_>) -> RingSetup {
     let features = s.u8();
     let mergeable = features & 1 != 0;
     let mut setup = RingSetup {
+        packed: false,
         size: [1, 2, 4, 8, 16, 32, 64, 256][s.below(8)],
         desc: BASE,
         avail: BASE + PAGE as u64,
