@@ -1,0 +1,84 @@
+//! Cards with packed rings, under either driver.
+
+use std::fs;
+
+use guest_tests::nic::Interface;
+use guest_tests::{Driver, Family, Flownic, Guest, Kernel, Link, Namespace, Nic, Workdir, build};
+
+const PAIRS: u32 = 4;
+/// Where `flownic-guest` is in the guest.
+const PROGRAM: &str = "/usr/bin/flownic-guest";
+
+/// Whether the guest's driver has taken the feature, bit 34 (the first character is bit 0).
+fn is_packed(card: &Interface<'_>) -> bool {
+    let features = card.machine().read(&format!("/sys/class/net/{}/device/features", card.name()));
+    features.as_bytes()[34] == b'1'
+}
+
+fn carries_traffic_and_is_programmed(kernel: Kernel, driver: Driver) {
+    let workdir = Workdir::new();
+    let host = Namespace::new("host");
+    let flownic = Flownic::start(&host, &workdir, &[&format!("n0,queues={PAIRS},port=tap:fn0")], &[]);
+    // Small rings, so that they go round often.
+    let nic = Nic::flownic(Flownic::socket(&workdir, "n0"), PAIRS).packed().rings(256, 256);
+    let guest = Guest::builder("guest").kernel(kernel).vcpus(PAIRS).driver(driver).nic(nic);
+    let guest = guest.boot(&workdir);
+    for round in 0..2 {
+        let link = Link::up(0, Interface::named(&host, "fn0"), guest.interface(0));
+        let card = link.far_interface();
+        assert!(is_packed(card), "round {round}");
+        link.ping(1500);
+        link.transfer(3_000_000);
+        link.netperf(Family::V4, &["TCP_STREAM"]);
+
+        // The guest's rule, by a command in its transmit ring, and the host's.
+        let (name, queue) = (card.name(), round + 1);
+        match driver {
+            Driver::VirtioNet => {
+                let program = fs::read(build::guest_program()).expect("it has just been built");
+                guest.write(PROGRAM, 0o755, &program);
+                guest.run_ok(&format!("{PROGRAM} {name} flows add flow-type tcp4 action {queue} loc 9"));
+            }
+            Driver::FlownicNet => {
+                guest.run_ok(&format!("ethtool -N {name} flow-type tcp4 action {queue} loc 9"));
+            }
+        }
+        flownic.ctl(&["flows", "add", "n0", "flow-type", "udp4", "action", "0", "loc", "1"]);
+        let by_filter = |queue: u32| flownic.counter("n0", &format!("/rx/{queue}/by_filter"));
+        let before: Vec<u64> = (0..PAIRS).map(by_filter).collect();
+        link.netperf(Family::V4, &["TCP_RR", "UDP_RR"]);
+        for q in 0..PAIRS {
+            let hit = by_filter(q) > before[q as usize];
+            assert_eq!(hit, q == 0 || q == queue, "round {round}: TCP on {queue}, UDP on 0; queue {q}");
+        }
+        flownic.ctl(&["flows", "del", "n0", "1"]);
+
+        drop(link);
+        if round == 0 {
+            // Rings are made anew, by another driver and by this one again.
+            guest.bind(0, if driver == Driver::VirtioNet { Driver::FlownicNet } else { Driver::VirtioNet });
+            guest.bind(0, driver);
+        }
+    }
+    for (direction, faults) in
+        [("rx", "ring_faults"), ("rx", "bad_buffers"), ("tx", "ring_faults"), ("tx", "drop_malformed")]
+    {
+        let of = |q| flownic.counter("n0", &format!("/{direction}/{q}/{faults}"));
+        assert_eq!((0..PAIRS).map(of).sum::<u64>(), 0, "{direction} {faults}");
+    }
+}
+
+#[test]
+fn packed_rings_under_the_stock_driver_on_the_stable_kernel() {
+    carries_traffic_and_is_programmed(Kernel::Stable, Driver::VirtioNet);
+}
+
+#[test]
+fn packed_rings_under_the_stock_driver_on_the_backports_kernel() {
+    carries_traffic_and_is_programmed(Kernel::Backports, Driver::VirtioNet);
+}
+
+#[test]
+fn packed_rings_under_the_reference_driver_on_the_backports_kernel() {
+    carries_traffic_and_is_programmed(Kernel::Backports, Driver::FlownicNet);
+}
