@@ -127,21 +127,23 @@ impl TxState {
         for (i, (desc, whole)) in first[..n].iter().enumerate() {
             let first_segment = batch.next_slot().1.len();
             // SAFETY: whole_frame() has found it, in the same memory.
-            let ends = match unsafe { gather(ring, *desc, *whole, &mut batch) } {
-                Ok(()) => {
-                    in_band
-                        && batch.last_ethertype() == ETHERTYPE_CHANNEL.to_be_bytes()
-                        && self.pending.take_frame(&mut batch)
+            let mut taken = unsafe { gather(ring, *desc, *whole, &mut batch) };
+            let mut ends = false;
+            if taken == Err(BadChain::WrongDirection) {
+                batch.next_slot().1.truncate(first_segment);
+                ends = in_band && self.pending.gather(ring, *desc).is_ok();
+                if !ends && L::PLAIN_TABLES && desc.flags & DESC_F_INDIRECT != 0 {
+                    taken = gather_chain(ring, *desc, &mut batch, true);
                 }
-                Err(bad) => {
-                    batch.next_slot().1.truncate(first_segment);
-                    let is_command = in_band
-                        && bad == BadChain::WrongDirection
-                        && self.pending.gather(ring, *desc).is_ok();
-                    self.malformed += u64::from(!is_command);
-                    is_command
-                }
-            };
+            }
+            if taken.is_ok() {
+                ends = in_band
+                    && batch.last_ethertype() == ETHERTYPE_CHANNEL.to_be_bytes()
+                    && self.pending.take_frame(&mut batch);
+            } else {
+                batch.next_slot().1.truncate(first_segment);
+                self.malformed += u64::from(!ends);
+            }
             if ends {
                 n = i + 1;
                 places = self.heads[..n].iter().map(|head| L::places(*head)).sum();
@@ -223,18 +225,24 @@ unsafe fn gather(
         batch.finish(NetHeader { num_buffers: 0, ..net }, len, head_len, first_segment);
         return Ok(());
     }
-    gather_chain(ring, first, batch)
+    gather_chain(ring, first, batch, false)
 }
 
-/// Any chain: split anywhere, indirect, across memory regions.
-fn gather_chain(ring: &impl Layout, first: Desc, batch: &mut FrameBatch<'_>) -> Result<(), BadChain> {
+/// Any chain: split anywhere, indirect, across memory regions. `any_direction`: WRITE means nothing in it. DPDK's driver (22.11) leaves
+/// that flag at some descriptors of a packed ring's tables, and its own back end does not look.
+fn gather_chain(
+    ring: &impl Layout,
+    first: Desc,
+    batch: &mut FrameBatch<'_>,
+    any_direction: bool,
+) -> Result<(), BadChain> {
     let header_len = ring.setup().header_len;
     let (slot, segments) = batch.next_slot();
     let first_segment = segments.len();
     let mut header = [0u8; NetHeader::SIZE];
     let (mut header_got, mut head_len, mut len) = (0usize, 0usize, 0usize);
     chain::walk(ring, first, |desc| {
-        if desc.flags & DESC_F_WRITE != 0 {
+        if desc.flags & DESC_F_WRITE != 0 && !any_direction {
             return Err(BadChain::WrongDirection);
         }
         chain::pieces(ring, desc.addr, desc.len, |mut p, n, _| {
