@@ -37,7 +37,7 @@ impl<'m> Link<'m> {
             let (four, six) = (link.address(end, Family::V4) + "/24", link.address(end, Family::V6) + "/64");
             interface.up(&[&four, &six]);
         }
-        traffic::ping(link.near.machine(), &link.far(Family::V4), 1, 56);
+        traffic::wait_for_answer(link.near.machine(), &link.far(Family::V4));
         link
     }
 

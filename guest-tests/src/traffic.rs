@@ -56,6 +56,18 @@ pub fn netperf(client: &Machine, address: &str, test: &str, length: i64, more: &
     figure
 }
 
+/// Waits until an echo request is answered. Some may be lost: a flood may be on its way as well.
+///
+/// # Panics
+/// When none is for a minute.
+#[track_caller]
+pub fn wait_for_answer(from: &Machine, address: &str) {
+    crate::wait_for(&format!("{address} to answer"), std::time::Duration::from_secs(60), || {
+        let output = from.run(&format!("ping -c 1 -W 1 {address}"));
+        if output.success() { Ok(()) } else { Err(output.to_string()) }
+    });
+}
+
 /// Sends `count` echo requests of `size` bytes and wants an answer to each. Larger packets than the path takes fail.
 ///
 /// # Panics

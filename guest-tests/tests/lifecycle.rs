@@ -27,15 +27,6 @@ fn connect<'m>(host: &'m Machine, guest: &'m Guest) -> Link<'m> {
     Link::up(0, Interface::named(host, "fn0"), guest.interface(0))
 }
 
-/// Waits until an echo request from the host is answered.
-#[track_caller]
-fn wait_for_answer(host: &Machine, address: &str) {
-    wait_for(&format!("{address} to answer"), LIMIT, || {
-        let output = host.run(&format!("ping -c 1 -W 1 {address}"));
-        if output.success() { Ok(()) } else { Err(output.to_string()) }
-    });
-}
-
 /// What a process holds.
 struct Resources {
     /// Open files by kind, one a line.
@@ -150,7 +141,7 @@ fn traffic_resumes_when_flownic_is_killed_and_started_again() {
         flownic = flownic.start_again();
         // The tap went with the process: its address must be set anew.
         Interface::named(&host, "fn0").up(&["10.77.0.1/24", "2001:db8::1/64"]);
-        wait_for_answer(&host, "10.77.0.2");
+        guest_tests::traffic::wait_for_answer(&host, "10.77.0.2");
         connect(&host, &guest).transfer(300_000);
     }
 }
@@ -246,7 +237,7 @@ fn a_flownic_that_polls_carries_traffic() {
         assert_eq!(flownic.end(libc::SIGTERM), Done::Exited(0));
         flownic = start(poll);
         Interface::named(&host, "fn0").up(&["10.77.0.1/24"]);
-        wait_for_answer(&host, "10.77.0.2");
+        guest_tests::traffic::wait_for_answer(&host, "10.77.0.2");
         let link = connect(&host, &guest);
         link.ping(1500);
         link.netperf(Family::V4, &["TCP_RR", "TCP_STREAM", "UDP_STREAM"]);
@@ -319,6 +310,6 @@ fn a_link_that_goes_down_is_seen_by_both_ends() {
     let far = link.far(Family::V4);
     assert!(!host.run(&format!("ping -c 1 -W 1 {far}")).success());
     flownic.ctl(&["link", "n0", "up"]);
-    wait_for_answer(&host, &far);
+    guest_tests::traffic::wait_for_answer(&host, &far);
     link.transfer(300_000);
 }

@@ -1,6 +1,6 @@
 //! How long a worker that finds nothing goes on looking before it sleeps.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::config::PollMode;
 
@@ -16,7 +16,7 @@ pub(super) struct Patience {
     poll: PollMode,
     /// Turns that have found nothing since one found something.
     empty_turns: u32,
-    /// When the first of them was.
+    /// From when on its time counts.
     since: Instant,
 }
 
@@ -26,15 +26,15 @@ impl Patience {
         Patience { poll, empty_turns: 0, since: now }
     }
 
-    /// A turn has found something.
+    /// A turn has found something. The time goes on: what trickles in shall not keep a processor busy that others need.
     #[inline]
     pub(super) fn found(&mut self) {
         self.empty_turns = 0;
     }
 
-    /// It has slept, and been woken.
-    pub(super) fn woke(&mut self, now: Instant) {
-        (self.empty_turns, self.since) = (1, now);
+    /// It has slept and been woken, or has been busy for so long that it looked at the clock.
+    pub(super) fn renew(&mut self, now: Instant) {
+        self.since = now;
     }
 
     /// A turn has found nothing: whether there is to be another one without sleep.
@@ -45,11 +45,6 @@ impl Patience {
         match self.poll {
             PollMode::Always => true,
             PollMode::Off => false,
-            PollMode::Adaptive(Duration::ZERO) => false,
-            PollMode::Adaptive(_) if before == 0 => {
-                self.since = clock();
-                true
-            }
             PollMode::Adaptive(time) => {
                 !before.is_multiple_of(TURNS_BETWEEN_CLOCKS) || clock().duration_since(self.since) < time
             }
@@ -68,6 +63,7 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     const TIME: Duration = Duration::from_micros(50);
 
@@ -82,22 +78,18 @@ mod tests {
     }
 
     #[test]
-    fn time_counts_from_the_last_find_however_long_ago_the_last_sleep_was() {
+    fn it_lasts_for_its_time_from_when_it_was_renewed_whatever_is_found_meanwhile() {
         let mut now = Instant::now();
         let mut patience = Patience::new(PollMode::Adaptive(TIME), now);
-        for _ in 0..100 {
-            for _ in 0..30 {
-                now += Duration::from_micros(1);
-                assert!(patience.lasts(|| now));
+        for finds in [false, true] {
+            patience.renew(now);
+            if finds {
+                assert!((0..10).all(|_| patience.lasts(|| now)));
+                patience.found();
             }
-            patience.found();
+            let left = turns(&mut patience, &mut now);
+            assert!((49..50 + TURNS_BETWEEN_CLOCKS).contains(&left), "{left}");
         }
-        let left = turns(&mut patience, &mut now);
-        assert!((50..50 + TURNS_BETWEEN_CLOCKS + 1).contains(&left), "{left}");
-        // Woken for nothing, it looks as long again.
-        patience.woke(now);
-        let left = turns(&mut patience, &mut now);
-        assert!((50..50 + TURNS_BETWEEN_CLOCKS + 1).contains(&left), "{left}");
     }
 
     #[test]

@@ -233,6 +233,7 @@ impl Worker {
                     continue;
                 }
                 last_look = self.tell_time();
+                patience.renew(last_look);
                 self.look(0);
             } else if patience.lasts(Instant::now) || self.is_due_soon() {
                 patience.pause();
@@ -243,7 +244,7 @@ impl Worker {
             } else if !self.arm() {
                 self.sleep();
                 last_look = self.tell_time();
-                patience.woke(last_look);
+                patience.renew(last_look);
             }
             if self.handle.stop.load(Ordering::Acquire) {
                 return;
