@@ -3,12 +3,12 @@
 //! Rules are of flows of the four kinds that accelerated RFS has (TCP and UDP, IPv4 and IPv6), mixed. Packets come in bursts, parsed
 //! and decided about as by a worker. `flows=32` stays in the first-level cache; `flows=65536` come in an order without a
 //! pattern, and nothing about them is in a cache that is near.
-
 //!
 //! `cargo bench --bench rules -- rules/` leaves out the changes; with `FLOWNIC_WRITE_DOCS=1` the figures are printed as a table, too, and
 //! drawn, as they stand in docs/performance.md.
 
 use std::hint::black_box;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use flownic::packet::{Headers, parse_into};
 use flownic::steer::{
-    Action, DropReason, LearnConfig, LearnTable, Moment, Rule, SharedSteering, SteerConfig, Steering, Tick,
-    Verdict, VerdictCache,
+    Action, DropReason, LearnConfig, LearnTable, Match, Moment, Rule, SharedSteering, SteerConfig, Steering,
+    Tick, Verdict, VerdictCache,
 };
-use flows::{BATCH, HEAD, Kind, Random, fields, frame};
+use flows::{BATCH, DEST_PORT, DEST4, DEST6, HEAD, Kind, Random, frame, port, source4, source6};
 
 mod flows;
 #[path = "rules/plot.rs"]
@@ -32,12 +32,37 @@ const MANY: usize = 1 << 16;
 /// Flows from this one on have no rule.
 const STRANGERS: u32 = 1 << 22;
 
+/// What accelerated RFS has classifiers for.
+const KINDS: [Kind; 4] = [Kind::TCP4, Kind::UDP4, Kind { v6: true, ..Kind::TCP4 }, Kind::UDP6];
+
 type Head = [u8; HEAD];
+
+/// One kind after the other.
+fn kind(flow: u32) -> Kind {
+    KINDS[flow as usize % KINDS.len()]
+}
+
+/// What a rule for flow `n` compares, as the reference driver's accelerated RFS asks for it.
+fn fields(n: u32, kind: Kind) -> Match {
+    let ip = match kind.v6 {
+        false => Match::new()
+            .ethertype(0x0800, 0xffff)
+            .ipv4()
+            .ipv4_src(source4(n), Ipv4Addr::BROADCAST)
+            .ipv4_dst(DEST4, Ipv4Addr::BROADCAST),
+        true => {
+            Match::new().ethertype(0x86dd, 0xffff).ipv6().ipv6_src(source6(n), ONES6).ipv6_dst(DEST6, ONES6)
+        }
+    };
+    ip.protocol(kind.protocol, 0xff).src_port(port(n), 0xffff).dst_port(DEST_PORT, 0xffff)
+}
+
+const ONES6: Ipv6Addr = Ipv6Addr::from_bits(u128::MAX);
 
 /// A rule of accelerated RFS for a flow.
 fn rule(flow: u32) -> Rule {
-    let kind = Kind::in_turn(flow);
-    let classifier = Kind::ALL.iter().position(|k| *k == kind).unwrap_or_default() as u32;
+    let kind = kind(flow);
+    let classifier = KINDS.iter().position(|k| *k == kind).unwrap_or_default() as u32;
     let action = Action::Queue((flow / 4 % 16) as u16);
     Rule { group: 0, classifier, priority: 0, fields: fields(flow, kind), action }
 }
@@ -49,7 +74,7 @@ fn nic(rules: u32) -> (Steering, LearnTable) {
     nic.set_enabled(0xffff);
     let table = nic.filters_mut();
     table.create_group(0, 1).expect("room for a group");
-    for (id, kind) in (0..).zip(Kind::ALL) {
+    for (id, kind) in (0..).zip(KINDS) {
         table.create_classifier(id, fields(0, kind).mask()).expect("room for a classifier");
     }
     for n in 0..rules {
@@ -67,7 +92,7 @@ fn frames(count: usize, flows: Range<u32>) -> Vec<Head> {
         flows.cycle().take(count).collect()
     };
     random.shuffle(&mut flows);
-    flows.iter().map(|n| frame(*n, Kind::in_turn(*n), 0)).collect()
+    flows.iter().map(|n| frame(*n, kind(*n), 0)).collect()
 }
 
 fn queue(verdict: Verdict) -> u64 {

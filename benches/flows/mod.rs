@@ -1,9 +1,8 @@
-//! Flows by number, and the frames and rules that go with them, for benches of steering.
+//! Flows by number, and the frames that go with them, for benches of steering.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use flownic::packet::{PROTO_TCP, PROTO_UDP};
-use flownic::steer::Match;
 
 /// Bytes of a frame that a worker has for itself.
 pub(crate) const HEAD: usize = 128;
@@ -21,14 +20,6 @@ impl Kind {
     pub(crate) const UDP4: Kind = Kind { v6: false, protocol: PROTO_UDP };
     pub(crate) const TCP4: Kind = Kind { v6: false, protocol: PROTO_TCP };
     pub(crate) const UDP6: Kind = Kind { v6: true, protocol: PROTO_UDP };
-    pub(crate) const TCP6: Kind = Kind { v6: true, protocol: PROTO_TCP };
-    /// All of them, each of which accelerated RFS has a classifier for.
-    pub(crate) const ALL: [Kind; 4] = [Kind::TCP4, Kind::UDP4, Kind::TCP6, Kind::UDP6];
-
-    /// One after the other.
-    pub(crate) fn in_turn(n: u32) -> Kind {
-        Kind::ALL[n as usize % Kind::ALL.len()]
-    }
 }
 
 pub(crate) const DEST4: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
@@ -73,23 +64,6 @@ pub(crate) fn frame(n: u32, kind: Kind, tags: usize) -> [u8; HEAD] {
     b.resize(HEAD, 0);
     b.try_into().expect("its length")
 }
-
-/// What a rule for flow `n` compares, as the reference driver's accelerated RFS asks for it.
-pub(crate) fn fields(n: u32, kind: Kind) -> Match {
-    let ip = match kind.v6 {
-        false => Match::new()
-            .ethertype(0x0800, 0xffff)
-            .ipv4()
-            .ipv4_src(source4(n), Ipv4Addr::BROADCAST)
-            .ipv4_dst(DEST4, Ipv4Addr::BROADCAST),
-        true => {
-            Match::new().ethertype(0x86dd, 0xffff).ipv6().ipv6_src(source6(n), ONES6).ipv6_dst(DEST6, ONES6)
-        }
-    };
-    ip.protocol(kind.protocol, 0xff).src_port(port(n), 0xffff).dst_port(DEST_PORT, 0xffff)
-}
-
-const ONES6: Ipv6Addr = Ipv6Addr::from_bits(u128::MAX);
 
 /// Numbers without a pattern, the same ones each time.
 pub(crate) struct Random(u64);
