@@ -10,6 +10,8 @@
 mod driver;
 #[path = "shared/guest.rs"]
 mod guest;
+#[path = "shared/ring.rs"]
+mod ring;
 #[path = "shared/script.rs"]
 mod script;
 
@@ -50,13 +52,8 @@ fn setup(s: &mut Script<'_>) -> RingSetup {
         in_band: false,
     };
     if features & 0xc0 == 0xc0 {
-        // Parts anywhere, even on top of each other, and sizes and bases that can't be.
-        for part in [&mut setup.desc, &mut setup.avail, &mut setup.used] {
-            *part = BASE + u64::from(s.u16()) * 4;
-        }
-        if s.once_in(2) {
-            setup.desc &= !15;
-        }
+        // And sizes and bases that can't be.
+        ring::displace(&mut setup, s);
         if s.once_in(4) {
             (setup.size, setup.base) = (s.u16(), s.u16());
         }

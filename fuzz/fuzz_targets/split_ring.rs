@@ -16,6 +16,8 @@ mod guest;
 mod model;
 #[path = "split_ring/reference.rs"]
 mod reference;
+#[path = "shared/ring.rs"]
+mod ring;
 #[path = "shared/script.rs"]
 mod script;
 
@@ -49,13 +51,7 @@ fn setup(s: &mut Script<'_>) -> RingSetup {
         in_band: false,
     };
     if features & 0xe0 == 0xe0 {
-        // Parts anywhere, even on top of each other, and now and then where they can't be.
-        for part in [&mut setup.desc, &mut setup.avail, &mut setup.used] {
-            *part = BASE + u64::from(s.u16()) * 4;
-        }
-        if s.once_in(2) {
-            setup.desc &= !15;
-        }
+        ring::displace(&mut setup, s);
         if s.once_in(4) {
             setup.size = s.u16();
         }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use flownic::vhost::ring::{MAX_FRAME, MIN_FRAME, RingSetup};
 
 use crate::guest::{BASE, GUEST, SPLIT, TOTAL};
+use crate::ring::{Buffers, at};
 use crate::{BUFFERS, Script, TABLES, differing};
 
 const NEXT: u16 = 1;
@@ -48,7 +49,7 @@ pub struct Driver {
     free: u16,
     id: u16,
     table: usize,
-    buffer: usize,
+    buffers: Buffers,
 }
 
 impl Driver {
@@ -68,29 +69,16 @@ impl Driver {
             free: setup.size,
             id: 0xfff0,
             table: TABLES,
-            buffer: BUFFERS,
+            buffers: Buffers::new(),
         }
     }
 
-    fn at(gpa: u64) -> usize {
-        gpa.wrapping_sub(BASE).min(TOTAL as u64) as usize
-    }
-
     fn desc_at(&self, slot: u16) -> usize {
-        Self::at(self.setup.desc) + 16 * usize::from(slot)
+        at(self.setup.desc) + 16 * usize::from(slot)
     }
 
     fn bytes(addr: u64, len: u32, id: u16, flags: u16) -> Vec<u8> {
         [&addr.to_le_bytes()[..], &len.to_le_bytes(), &id.to_le_bytes(), &flags.to_le_bytes()].concat()
-    }
-
-    fn take_buffer(&mut self, len: usize) -> u64 {
-        if self.buffer + len > TOTAL {
-            self.buffer = BUFFERS;
-        }
-        let at = self.buffer;
-        self.buffer += len;
-        BASE + at as u64
     }
 
     fn direction(&self) -> u16 {
@@ -121,7 +109,7 @@ impl Driver {
             return;
         }
         let len = if self.transmits { 72 } else { 1536 };
-        let addr = self.take_buffer(len);
+        let addr = self.buffers.take(len);
         self.write_chain(&[(addr, len as u32, self.direction())], vec![(addr, len as u32)]);
     }
 
@@ -149,7 +137,7 @@ impl Driver {
             let addr = if s.once_in(8) {
                 BASE + (SPLIT - (len / 2).min(SPLIT - BUFFERS)) as u64
             } else {
-                self.take_buffer(len)
+                self.buffers.take(len)
             };
             pieces.push((addr, len as u32));
         }
@@ -188,7 +176,7 @@ impl Driver {
     pub fn disturb(&mut self, s: &mut Script<'_>) {
         let size = usize::from(self.setup.size);
         let what = s.u8() % 16;
-        let avail = Self::at(self.setup.avail);
+        let avail = at(self.setup.avail);
         if what >= 8 {
             let event = [s.u16(), self.slot | u16::from(self.wrap) << 15][s.below(2)];
             GUEST.write(avail, &[event.to_le_bytes(), u16::to_le_bytes(s.u8() as u16 & 3)].concat());
@@ -206,7 +194,7 @@ impl Driver {
             }
             4 => GUEST.write(TABLES + s.below(BUFFERS - TABLES), &s.u64().to_le_bytes()),
             5 => GUEST.write(BUFFERS + usize::from(s.u16()), &s.u64().to_le_bytes()),
-            6 => GUEST.write(Self::at(self.setup.used), &s.u64().to_le_bytes()),
+            6 => GUEST.write(at(self.setup.used), &s.u64().to_le_bytes()),
             _ => self.free = self.free.max(1),
         }
     }
@@ -263,13 +251,13 @@ impl Driver {
             return vec![(0, TOTAL)];
         }
         let pieces = self.sent.iter().flat_map(|chain| &chain.pieces);
-        pieces.map(|&(gpa, len)| (Self::at(gpa), Self::at(gpa) + len as usize)).collect()
+        pieces.map(|&(gpa, len)| (at(gpa), at(gpa) + len as usize)).collect()
     }
 
     /// Nothing but the ring, the device's word and these ranges was written.
     pub fn check_writes(&self, before: &[u8], buffers: &[(usize, usize)]) {
-        let desc = Self::at(self.setup.desc);
-        let used = Self::at(self.setup.used);
+        let desc = at(self.setup.desc);
+        let used = at(self.setup.used);
         let ring = [(desc, desc + 16 * usize::from(self.setup.size)), (used, used + 4)];
         for at in differing(before) {
             let allowed = ring.iter().chain(buffers).any(|range| (range.0..range.1).contains(&at));

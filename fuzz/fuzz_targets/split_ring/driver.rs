@@ -4,6 +4,7 @@ use flownic::vhost::ring::{MAX_FRAME, RingSetup};
 
 use crate::desc::Desc;
 use crate::guest::{BASE, GUEST, PAGE, SPLIT, TOTAL};
+use crate::ring::{Buffers, at};
 use crate::{BUFFERS, Script};
 
 /// Where indirect tables are written, one after the other.
@@ -17,32 +18,28 @@ pub struct Driver {
     /// The next descriptor, the next indirect table, the next buffer.
     desc: u16,
     table: usize,
-    buffer: usize,
+    buffers: Buffers,
 }
 
 impl Driver {
     pub fn new(setup: RingSetup, transmits: bool) -> Self {
         let setup = RingSetup { size: setup.size.max(1), ..setup };
-        Driver { setup, transmits, idx: setup.base, desc: 0, table: TABLES, buffer: BUFFERS }
-    }
-
-    fn at(gpa: u64) -> usize {
-        gpa.wrapping_sub(BASE).min(TOTAL as u64) as usize
+        Driver { setup, transmits, idx: setup.base, desc: 0, table: TABLES, buffers: Buffers::new() }
     }
 
     /// Available and used index as the ring starts.
     pub fn write_indices(&self, used: u16) {
-        GUEST.write(Self::at(self.setup.avail) + 2, &self.idx.to_le_bytes());
-        GUEST.write(Self::at(self.setup.used) + 2, &used.to_le_bytes());
+        GUEST.write(at(self.setup.avail) + 2, &self.idx.to_le_bytes());
+        GUEST.write(at(self.setup.used) + 2, &used.to_le_bytes());
     }
 
     fn write_desc(&self, i: u16, desc: Desc) {
-        GUEST.write(Self::at(self.setup.desc) + 16 * usize::from(i), &desc.bytes());
+        GUEST.write(at(self.setup.desc) + 16 * usize::from(i), &desc.bytes());
     }
 
     /// Makes `head` available.
     fn publish(&mut self, head: u16) {
-        let avail = Self::at(self.setup.avail);
+        let avail = at(self.setup.avail);
         let entry = usize::from(self.idx % self.setup.size);
         GUEST.write(avail + 4 + 2 * entry, &head.to_le_bytes());
         self.idx = self.idx.wrapping_add(1);
@@ -52,7 +49,7 @@ impl Driver {
 
     /// How far the device is, as far as the guest can see.
     fn room(&self) -> u16 {
-        let used = Self::at(self.setup.used) + 2;
+        let used = at(self.setup.used) + 2;
         let used = GUEST.bytes().get(used..used + 2).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));
         self.setup.size.saturating_sub(self.idx.wrapping_sub(used))
     }
@@ -67,15 +64,6 @@ impl Driver {
         if self.transmits { 0 } else { 2 }
     }
 
-    fn take_buffer(&mut self, len: usize) -> u64 {
-        if self.buffer + len > TOTAL {
-            self.buffer = BUFFERS;
-        }
-        let at = self.buffer;
-        self.buffer += len;
-        BASE + at as u64
-    }
-
     /// One descriptor, of a common size.
     pub fn add_simple_chain(&mut self) {
         if self.room() == 0 {
@@ -83,7 +71,7 @@ impl Driver {
         }
         let len = if self.transmits { 72 } else { 1536 };
         let i = self.next_desc();
-        let addr = self.take_buffer(len);
+        let addr = self.buffers.take(len);
         self.write_desc(i, Desc { addr, len: len as u32, flags: self.flags(), next: 0 });
         self.publish(i);
     }
@@ -120,7 +108,7 @@ impl Driver {
             let addr = match s.u8() % 8 {
                 0 => BASE + (SPLIT - (len / 2).min(SPLIT - BUFFERS)) as u64,
                 1 => BASE + (BUFFERS + usize::from(s.u16())).min(TOTAL - len) as u64,
-                _ => self.take_buffer(len),
+                _ => self.buffers.take(len),
             };
             chain.push(Desc { addr, len: len as u32, flags: self.flags(), next: 0 });
         }
@@ -183,8 +171,7 @@ impl Driver {
 
     /// Writes where a driver should not.
     pub fn disturb(&mut self, s: &mut Script<'_>) {
-        let (desc, avail, used) =
-            (Self::at(self.setup.desc), Self::at(self.setup.avail), Self::at(self.setup.used));
+        let (desc, avail, used) = (at(self.setup.desc), at(self.setup.avail), at(self.setup.used));
         let size = usize::from(self.setup.size);
         match s.u8() % 16 {
             0 => GUEST.write(desc + 16 * s.below(size), &s.u64().to_le_bytes()),
