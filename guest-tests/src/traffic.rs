@@ -62,7 +62,7 @@ pub fn netperf(client: &Machine, address: &str, test: &str, length: i64, more: &
 /// When none is for a minute.
 #[track_caller]
 pub fn wait_for_answer(from: &Machine, address: &str) {
-    crate::wait_for(&format!("{address} to answer"), std::time::Duration::from_secs(60), || {
+    wait_for(&format!("{address} to answer"), Duration::from_secs(60), || {
         let output = from.run(&format!("ping -c 1 -W 1 {address}"));
         if output.success() { Ok(()) } else { Err(output.to_string()) }
     });

@@ -7,6 +7,7 @@ use std::time::Duration;
 use guest_tests::frame::Packet;
 use guest_tests::nic::Interface;
 use guest_tests::protocol::Done;
+use guest_tests::traffic::wait_for_answer;
 use guest_tests::{
     Family, Flownic, Guest, Link, Machine, Namespace, Nic, Process, Workdir, traffic, wait_for,
 };
@@ -141,7 +142,7 @@ fn traffic_resumes_when_flownic_is_killed_and_started_again() {
         flownic = flownic.start_again();
         // The tap went with the process: its address must be set anew.
         Interface::named(&host, "fn0").up(&["10.77.0.1/24", "2001:db8::1/64"]);
-        guest_tests::traffic::wait_for_answer(&host, "10.77.0.2");
+        wait_for_answer(&host, "10.77.0.2");
         connect(&host, &guest).transfer(300_000);
     }
 }
@@ -237,7 +238,7 @@ fn a_flownic_that_polls_carries_traffic() {
         assert_eq!(flownic.end(libc::SIGTERM), Done::Exited(0));
         flownic = start(poll);
         Interface::named(&host, "fn0").up(&["10.77.0.1/24"]);
-        guest_tests::traffic::wait_for_answer(&host, "10.77.0.2");
+        wait_for_answer(&host, "10.77.0.2");
         let link = connect(&host, &guest);
         link.ping(1500);
         link.netperf(Family::V4, &["TCP_RR", "TCP_STREAM", "UDP_STREAM"]);
@@ -310,6 +311,6 @@ fn a_link_that_goes_down_is_seen_by_both_ends() {
     let far = link.far(Family::V4);
     assert!(!host.run(&format!("ping -c 1 -W 1 {far}")).success());
     flownic.ctl(&["link", "n0", "up"]);
-    guest_tests::traffic::wait_for_answer(&host, &far);
+    wait_for_answer(&host, &far);
     link.transfer(300_000);
 }
