@@ -41,7 +41,7 @@ impl Patience {
     #[inline]
     pub(super) fn lasts(&mut self, clock: impl FnOnce() -> Instant) -> bool {
         let before = self.empty_turns;
-        self.empty_turns = before.wrapping_add(1).max(1);
+        self.empty_turns = before.wrapping_add(1);
         match self.poll {
             PollMode::Always => true,
             PollMode::Off => false,

@@ -89,7 +89,7 @@ fn steer(
             Verdict::Drop { reason, .. } => count_drop(nic.counters.of(cx.worker), reason),
         }
         if hashed {
-            let hash = state.steering(cx.now).hash(h, verdict);
+            let hash = state.locked().steering.hash(h, verdict);
             cx.hashes[i] = hash.map(|(value, report)| RxHash { value, ports: report.has_ports() });
         }
         if traced {
@@ -104,36 +104,34 @@ fn steer(
 /// packet comes whose flow has not been seen a moment ago: a worker that has seen them all waits for nobody who changes rules.
 struct State<'a> {
     nic: &'a Nic,
+    now: Tick,
     stamp: u64,
     steering: Option<RwLockReadGuard<'a, Steering>>,
 }
 
 impl<'a> State<'a> {
     fn of(nic: &'a Nic, now: Tick) -> Self {
-        State { nic, stamp: nic.steering.stamp(&nic.learned, now, nic.id()), steering: None }
+        State { nic, now, stamp: nic.steering.stamp(&nic.learned, now, nic.id()), steering: None }
     }
 
-    fn steering(&mut self, now: Tick) -> &Steering {
-        let nic = self.nic;
-        self.steering.get_or_insert_with(|| {
+    fn locked(&mut self) -> Moment<'_> {
+        let (nic, now) = (self.nic, self.now);
+        let steering = self.steering.get_or_insert_with(|| {
             let steering = nic.steering.read();
             self.stamp = steering.stamp(&nic.learned, now, nic.id());
             steering
-        })
+        });
+        Moment { steering, learned: &nic.learned, now, stamp: self.stamp }
     }
 
     /// Goes the long way to verdicts about those of the frames that none is known of, the first in any case. Returns which
     /// frames that were.
     #[inline(never)]
     fn decide(&mut self, batch: &FrameBatch<'_>, frames: Frames, cx: &mut Context) -> Frames {
-        let (learned, now) = (&self.nic.learned, cx.now);
-        self.steering(now);
-        let Some(steering) = self.steering.as_deref() else { return 0 };
-        let moment = Moment { steering, learned, now, stamp: self.stamp };
         // What is too short to be a frame gets none.
         let whole = |i: &usize| batch.frame(*i).len() >= MIN_FRAME;
         let frames = indices(frames).filter(whole).fold(0, |set, i| set | 1 << i);
-        cx.verdicts.decide(&moment, frames, |i| batch.headers(i), &mut cx.decided)
+        cx.verdicts.decide(&self.locked(), frames, |i| batch.headers(i), &mut cx.decided)
     }
 }
 
