@@ -91,6 +91,17 @@ impl<'m> Rfs<'m> {
         ));
     }
 
+    /// Makes the tables anew and waits until the filters of the old ones have gone. A filter that still steered a flow would keep
+    /// the stack from asking for a new one; and once it is gone, other flows may have made the stack believe that all is well.
+    #[track_caller]
+    fn forget_flows(&self, count: u32) {
+        self.flow_entries(count);
+        wait_for("flows of the old tables to be forgotten", LIMIT, || match self.counter("flows") {
+            0 => Ok(()),
+            flows => Err(format!("{flows} flows")),
+        });
+    }
+
     /// Starts servers of flows `first` and following on `cpus`, as `flownic-agent serve-flows` has it.
     #[track_caller]
     fn serve(&self, first: u32, count: u32, cpus: &str) -> Process<'m> {
