@@ -38,14 +38,19 @@ impl Echo {
         loop {
             // A statement of its own, so that the ring's lock is free again below.
             let chain = tx.get_mut().get_queue_mut().pop_descriptor_chain(memory);
-            let Some(chain) = chain else { break };
+            let Some(chain) = chain else {
+                // Who sent before this was said did not kick.
+                if tx.enable_notification().expect("an avail_event that can be written") {
+                    continue;
+                }
+                return;
+            };
             let head = chain.head_index();
             let mut bytes = Vec::new();
             chain.reader(memory).expect("a readable chain").read_to_end(&mut bytes).expect("its bytes");
             self.publish(tx, memory, &[(head, 0)]);
             self.deliver(rx, memory, &mut bytes);
         }
-        tx.enable_notification().expect("an avail_event that can be written");
     }
 
     fn deliver(&self, rx: &Vring, memory: &Memory, bytes: &mut [u8]) {
