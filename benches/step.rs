@@ -1,6 +1,9 @@
 //! What a frame costs in a whole step of a worker, in nanoseconds per frame: out of the transmit ring, through steering,
 //! and into the receive ring, as the port has it. Everything is in the first-level cache, 16 flows, one queue pair.
 //!
+//! `spread`: the same with four queue pairs, the receive rings of which are full, and all frames sent on one queue: RSS spreads
+//! each burst.
+//!
 //! `turn`: what a step costs that finds one frame, which is what the NIC adds to a round trip, and one that finds none.
 
 use std::fs::File;
@@ -29,25 +32,25 @@ fn traffic() -> GenConfig {
     format!("flows=16,size={FRAME}").parse().expect("a generator")
 }
 
-/// A NIC with one pair of rings, and its worker.
+/// A NIC that is sent to on one queue, and its worker.
 struct Bed {
     nic: Arc<Nic>,
     worker: Worker,
     sender: Guest,
-    receiver: Guest,
+    receivers: Vec<Guest>,
 }
 
 impl Bed {
-    fn new(port: &str, mode: Mode, rules: u32, packed: bool) -> Self {
+    fn new(port: &str, mode: Mode, rules: u32, packed: bool, queues: u16) -> Self {
         let handle = Arc::new(WorkerHandle::new(0).expect("descriptors"));
         let config = NicConfig {
             name: "n0".into(),
             endpoint: Endpoint::Listen(PathBuf::new()),
-            queue_pairs: 1,
+            queue_pairs: queues,
             port: PortConfig::Null,
             features: DEVICE_FEATURES,
             mtu: 1500,
-            steer: SteerConfig { queue_pairs: 1, ..SteerConfig::default() },
+            steer: SteerConfig { queue_pairs: queues, ..SteerConfig::default() },
             learn: LearnConfig::default(),
             capture: None,
             in_band: InBand::default(),
@@ -55,21 +58,22 @@ impl Bed {
             latency: false,
             profile: None,
         };
-        let nic = Arc::new(Nic::new(1, config, vec![Arc::clone(&handle)], 1, None));
+        let nic = Arc::new(Nic::new(1, config, vec![Arc::clone(&handle); queues.into()], 1, None));
         nic.features.store(DEVICE_FEATURES, Ordering::Relaxed);
 
         let mut template = Template::new(&traffic());
         let frames: Vec<Vec<u8>> = (0..16).map(|flow| template.stamp(flow).to_vec()).collect();
-        let (mut sender, mut receiver) = (Guest::sender(&frames, Layout::One), Guest::receiver(128));
-        if packed {
-            (sender, receiver) = (sender.into_packed(), receiver.into_packed());
-        }
+        let format = |guest: Guest| if packed { guest.into_packed() } else { guest };
+        let sender = format(Guest::sender(&frames, Layout::One));
         let setup = RingSetup { in_band: true, ..sender.setup };
         let tx = TxRing::start(Arc::clone(&sender.memory), setup).expect("a ring");
-        let rx = RxRing::start(Arc::clone(&receiver.memory), receiver.setup).expect("a ring");
         let kick = File::open("/dev/null").expect("a file");
         nic.tx[0].change(|q| *q = Some(TxQueue::new(tx, None, None, kick)));
-        nic.rx[0].change(|q| *q = Some(RxQueue::new(rx, None, None)));
+        let receivers: Vec<_> = (0..queues).map(|_| format(Guest::receiver(128))).collect();
+        for (guest, queue) in receivers.iter().zip(&nic.rx) {
+            let rx = RxRing::start(Arc::clone(&guest.memory), guest.setup).expect("a ring");
+            queue.change(|q| *q = Some(RxQueue::new(rx, None, None)));
+        }
         nic.update_targets();
 
         let mut steering = nic.steering.write();
@@ -90,7 +94,7 @@ impl Bed {
         };
         let sources = vec![Source::new(Arc::clone(&nic), 0, port)];
         let worker = Worker::new(handle, sources, PollMode::Always, Instant::now()).expect("descriptors");
-        Bed { nic, worker, sender, receiver }
+        Bed { nic, worker, sender, receivers }
     }
 }
 
@@ -101,7 +105,7 @@ fn step(c: &mut Criterion) {
         for (mode_name, mode) in [("automatic", Mode::Automatic), ("rss", Mode::Rss)] {
             for (rules, packed) in [(0, false), (1000, false), (1000, true)] {
                 let format = if packed { ",packed" } else { "" };
-                let mut bed = Bed::new(port, mode, rules, packed);
+                let mut bed = Bed::new(port, mode, rules, packed, 1);
                 let (sends, receives) = (port != "gen", port != "null");
                 group.bench_function(
                     BenchmarkId::new(port, format!("{mode_name},rules={rules}{format}")),
@@ -111,7 +115,7 @@ fn step(c: &mut Criterion) {
                                 bed.sender.offer(BURST);
                             }
                             if receives {
-                                bed.receiver.offer(BURST);
+                                bed.receivers[0].offer(BURST);
                             }
                             assert_ne!(bed.worker.step(), 0);
                         });
@@ -127,14 +131,43 @@ fn step(c: &mut Criterion) {
     group.finish();
 }
 
+fn spread(c: &mut Criterion) {
+    const QUEUES: u16 = 4;
+    let mut group = c.benchmark_group("spread");
+    group.throughput(Throughput::Elements(BURST.into()));
+    for packed in [false, true] {
+        let mut bed = Bed::new("echo", Mode::Rss, 1000, packed, QUEUES);
+        // Rings that are full at first, and again after each step.
+        bed.receivers.iter_mut().for_each(|guest| guest.offer(guest.setup.size));
+        let mut received = [0; QUEUES as usize];
+        group.bench_function(if packed { "packed" } else { "split" }, |b| {
+            b.iter(|| {
+                bed.sender.offer(BURST);
+                assert_ne!(bed.worker.step(), 0);
+                for ((guest, queue), before) in
+                    bed.receivers.iter_mut().zip(&bed.nic.rx_counters).zip(&mut received)
+                {
+                    let now = queue.packets.get();
+                    guest.offer((now - *before) as u16);
+                    *before = now;
+                }
+            });
+        });
+        let sent = bed.nic.tx_counters[0].packets.get();
+        let spread = received.iter().all(|got| sent == 0 || *got > 0);
+        assert!(spread && received.iter().sum::<u64>() == sent, "{received:?} of {sent}");
+    }
+    group.finish();
+}
+
 fn turn(c: &mut Criterion) {
     let mut group = c.benchmark_group("turn");
-    let mut bed = Bed::new("echo", Mode::Automatic, 1000, false);
+    let mut bed = Bed::new("echo", Mode::Automatic, 1000, false, 1);
     for frames in [0, 1] {
         group.bench_function(BenchmarkId::new("echo", frames), |b| {
             b.iter(|| {
                 bed.sender.offer(frames);
-                bed.receiver.offer(frames);
+                bed.receivers[0].offer(frames);
                 assert_eq!(bed.worker.step() != 0, frames != 0);
             });
         });
@@ -142,5 +175,5 @@ fn turn(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, step, turn);
+criterion_group!(benches, step, spread, turn);
 criterion_main!(benches);

@@ -51,8 +51,8 @@ struct RxState {
     bad_buffers: u64,
     /// Descriptors that were walked since the last [`publish`](RxBurst::publish).
     walked: u32,
-    /// Buffers from the next one on that are on their way into the cache.
-    fetched: u16,
+    /// Buffers from the next one on that are on their way into the cache; below 0 once more than those were taken.
+    fetched: i32,
 }
 
 // SAFETY: the raw pointers in `pieces` are scratch, meaningful only within one call.
@@ -184,9 +184,9 @@ pub trait RxBurst {
 impl<L: Layout> RxBurst for OneBurst<'_, L> {
     #[inline(always)]
     fn prepare(&mut self) {
-        if self.state.fetched == 0 && self.ring.look() {
+        if self.state.fetched <= 0 && self.ring.look() {
             self.ring.fetch_descs(0, BATCH as u16);
-            self.fetch_buffers();
+            self.fetch_buffers(0);
         }
     }
 
@@ -239,7 +239,7 @@ impl<L: Layout> RxBurst for OneBurst<'_, L> {
             if self.ring.setup().logging {
                 self.ring.memory().mark_dirty(desc.addr, need as u64);
             }
-            self.ring.take(1);
+            self.take(1);
             self.ring.put_used(buffer, need as u32);
             return Ok(());
         }
@@ -250,17 +250,25 @@ impl<L: Layout> RxBurst for OneBurst<'_, L> {
     fn publish(&mut self) {
         self.ring.publish();
         self.state.walked = 0;
-        // While the next frames are being looked at, their buffers are on the way, and the descriptors of those after them.
-        self.fetch_buffers();
-        self.ring.fetch_descs(BATCH as u16, 2 * BATCH as u16);
+        // While the next frames are being looked at, their buffers are on the way, and the descriptors of those after them. What
+        // is on its way already is not fetched again: few frames of a burst may be for this queue.
+        let fetched = self.state.fetched.clamp(0, BATCH as i32) as u16;
+        self.fetch_buffers(fetched);
+        self.ring.fetch_descs(BATCH as u16 + fetched, 2 * BATCH as u16);
     }
 }
 
 impl<L: Layout> OneBurst<'_, L> {
-    /// Fetches the buffers of the next burst for writing.
-    fn fetch_buffers(&mut self) {
-        self.state.fetched = 0;
-        for desc in self.ring.upcoming(0, BATCH as u16) {
+    #[inline(always)]
+    fn take(&mut self, places: u16) {
+        self.ring.take(places);
+        self.state.fetched -= i32::from(places);
+    }
+
+    /// Fetches the buffers of the next burst for writing, all but the first ones.
+    fn fetch_buffers(&mut self, from: u16) {
+        self.state.fetched = i32::from(from);
+        for desc in self.ring.upcoming(from, BATCH as u16) {
             if let Some((p, _)) = self.ring.translate(desc.addr) {
                 if !self.header_is_apart(p) {
                     prefetch_for_write(p);
@@ -321,7 +329,7 @@ impl<L: Layout> OneBurst<'_, L> {
             self.ring.put_used(head, written as u32);
             left -= written;
         }
-        self.ring.take(places);
+        self.take(places);
         Ok(())
     }
 
@@ -353,7 +361,7 @@ impl<L: Layout> OneBurst<'_, L> {
                 }
                 Err(_) if ahead == 0 => {
                     // In order, so only the next chain can be returned.
-                    self.ring.take(places);
+                    self.take(places);
                     self.ring.put_used(head, 0);
                     self.state.bad_buffers += 1;
                     bad += 1;
