@@ -42,8 +42,13 @@ impl Place {
     /// `n` is not more than `size`.
     #[inline(always)]
     fn plus(self, n: u16, size: u16) -> Place {
-        let (slot, wrap) = (self.slot() + n, self.0 & Self::WRAP);
-        if slot >= size { Place((slot - size) | (wrap ^ Self::WRAP)) } else { Place(slot | wrap) }
+        // Where it is known beforehand the compiler leaves out the rest.
+        if n == 0 {
+            return self;
+        }
+        // Slot and wrap counter at once. A sum of slots that carries into the counter is beyond any ring, and the carry is undone.
+        let sum = self.0.wrapping_add(n);
+        if self.slot() + n < size { Place(sum) } else { Place(sum.wrapping_sub(size) ^ Self::WRAP) }
     }
 
     /// Whether a descriptor with these flags was made available in this lap: AVAIL is the wrap counter, USED is not.
