@@ -44,6 +44,8 @@ struct Case {
     queues: usize,
     /// Bytes of a frame.
     size: usize,
+    /// Packed rings.
+    packed: bool,
 }
 
 /// Four bursts of 32, on each queue, go round and round.
@@ -55,35 +57,47 @@ const ECHO: Case = Case {
     rate: "Rx-pps",
     queues: 1,
     size: 60,
+    packed: false,
 };
 
-const CASES: [Case; 6] = [
-    Case {
-        title: "guest to sink",
-        dpdk: "rxonly",
-        ports: &["null"],
-        client: ("txonly", ""),
-        rate: "Tx-pps",
-        ..ECHO
-    },
-    Case {
-        title: "source to guest",
-        dpdk: "txonly",
-        ports: &["gen:flows=16;size=60"],
-        client: ("rxonly", ""),
-        ..ECHO
-    },
+const SINK: Case = Case {
+    title: "guest to sink",
+    dpdk: "rxonly",
+    ports: &["null"],
+    client: ("txonly", ""),
+    rate: "Tx-pps",
+    ..ECHO
+};
+
+const SOURCE: Case = Case {
+    title: "source to guest",
+    dpdk: "txonly",
+    ports: &["gen:flows=16;size=60"],
+    client: ("rxonly", ""),
+    ..ECHO
+};
+
+/// Both ports of the client send what the other one has received.
+const LINK: Case = Case {
+    title: "guest to guest",
+    dpdk: "io",
+    ports: &["link:n1", "link:n0"],
+    client: ("io", "tx_first 4"),
+    ..ECHO
+};
+
+const CASES: [Case; 11] = [
+    SINK,
+    Case { title: "guest to sink, packed", packed: true, ..SINK },
+    SOURCE,
+    Case { title: "source to guest, packed", packed: true, ..SOURCE },
     ECHO,
+    Case { title: "echo, packed", packed: true, ..ECHO },
     Case { title: "echo, 4 queues", queues: 4, ..ECHO },
     Case { title: "echo, 1514 bytes", size: 1514, ..ECHO },
-    // Both ports of the client send what the other one has received.
-    Case {
-        title: "guest to guest",
-        dpdk: "io",
-        ports: &["link:n1", "link:n0"],
-        client: ("io", "tx_first 4"),
-        ..ECHO
-    },
+    LINK,
+    Case { title: "guest to guest, packed", packed: true, ..LINK },
+    Case { title: "guest to guest, 1514 bytes", size: 1514, ..LINK },
 ];
 
 #[derive(Debug)]
@@ -150,6 +164,7 @@ impl Case {
     fn measure(&self, sockets: &[PathBuf], back_end: u32, time: Duration) -> Run {
         let options = Options::driver(&sockets[0], self.queues);
         let options = sockets[1..].iter().fold(options, |o, socket| o.and_driver(socket));
+        let options = options.device(if self.packed { "packed_vq=1" } else { "" });
         let mut client = self.testpmd(options, CLIENT_CPU);
         client.forward(self.client.0, self.client.1);
         std::thread::sleep(WARM_UP);
@@ -296,11 +311,11 @@ fn main() {
         "Million frames a second, of 60 bytes and on one queue if not said; median of {} runs in turns (least to most)\n",
         settings.runs
     );
-    println!("{:<20} {:>24} {:>24} {:>24}", "", "DPDK vhost", "flownic", "flownic / DPDK");
+    println!("{:<27} {:>24} {:>24} {:>24}", "", "DPDK vhost", "flownic", "flownic / DPDK");
     for (case, (dpdk, flownic)) in cases.iter().zip(&runs) {
         let ratios = dpdk.iter().zip(flownic).map(|(d, f)| f.rate / d.rate);
         println!(
-            "{:<20} {:>24} {:>24} {:>24}",
+            "{:<27} {:>24} {:>24} {:>24}",
             case.title,
             cell(dpdk.iter().map(|r| r.rate)),
             cell(flownic.iter().map(|r| r.rate)),
