@@ -143,7 +143,7 @@ impl<'m> Polling<'m> {
             driver: FIRST,
             _servers: servers,
         };
-        polling.pin_interrupts();
+        polling.pair_queues();
         polling
     }
 
@@ -159,16 +159,19 @@ impl<'m> Polling<'m> {
             (self.nic, self.address) = connect(self.flownic, self.guest);
             self.device = self.nic.device();
             self.driver = driver;
-            self.pin_interrupts();
+            self.pair_queues();
         }
     }
 
-    fn pin_interrupts(&self) {
-        let device = &self.device;
+    /// Puts each queue's interrupts on its processor, and has who gets its answers by a queue send on the same one: then whoever
+    /// polls for an answer takes back what was sent. By its hash a flow may come in by any queue.
+    fn pair_queues(&self) {
+        let (device, name) = (&self.device, self.nic.name());
         self.guest.run_ok(&format!(
             "for queue in $(seq 0 {}); do for direction in input output; do \
              irq=$(awk -v name={device}-$direction.$queue '$NF == name {{ print $1 + 0 }}' /proc/interrupts); \
-             echo $queue >/proc/irq/$irq/smp_affinity_list || exit 1; done; done",
+             echo $queue >/proc/irq/$irq/smp_affinity_list || exit 1; done; \
+             printf %x $((1 << queue)) >/sys/class/net/{name}/queues/tx-$queue/xps_rxqs || exit 1; done",
             CPUS - 1,
         ));
     }
