@@ -72,6 +72,7 @@ fuzz_target!(|input: &[u8]| {
         base: [0, 65530][s.below(2)],
         event_idx: flags & 1 != 0,
         indirect: flags & 2 != 0,
+        in_order: flags & 16 != 0,
         header_len: if flags & 4 != 0 { 10 } else { 12 },
         mergeable: false,
         logging: flags & 8 != 0,

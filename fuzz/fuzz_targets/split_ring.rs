@@ -45,6 +45,7 @@ fn setup(s: &mut Script<'_>) -> RingSetup {
         base: [0, 0, 65535, 65530][s.below(4)],
         event_idx: features & 2 != 0,
         indirect: features & 4 != 0,
+        in_order: features & 32 != 0,
         header_len: if !mergeable && features & 8 != 0 { 10 } else { 12 },
         mergeable,
         logging: features & 16 != 0,

@@ -26,7 +26,7 @@ use crate::config::InBand;
 use crate::nic::{Nic, Notifier, RxQueue, Slot, TxQueue};
 use crate::port::sys::adopt_eventfd;
 use crate::virtio::{
-    F_EVENT_IDX, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_RING_PACKED, F_VERSION_1, NetHeader,
+    F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_LOG_ALL, F_MRG_RXBUF, F_RING_PACKED, F_VERSION_1, NetHeader,
 };
 
 /// Guest memory as the crate holds it.
@@ -199,6 +199,7 @@ impl NetVring {
         let setup = RingSetup {
             packed: has(F_RING_PACKED),
             event_idx: has(F_EVENT_IDX),
+            in_order: has(F_IN_ORDER),
             indirect: has(F_INDIRECT_DESC),
             mergeable: has(F_MRG_RXBUF),
             logging: has(F_LOG_ALL),

@@ -98,10 +98,19 @@ impl Model {
         let written = self.carry_out(command, &mut shadow, &mut marked);
         assert_eq!(self.ring.complete(), taken);
         assert_eq!(self.ring.command(), None);
+        let first = self.next_used;
         for (i, head) in heads[..taken].iter().enumerate() {
-            let len = if i + 1 == taken { written } else { 0 };
-            let at = setup.used + 4 + 8 * u64::from(self.next_used % setup.size);
-            put(&mut shadow, at, &[u32::from(*head).to_le_bytes(), len.to_le_bytes()].concat());
+            let is_last = i + 1 == taken;
+            let entry = |index: u16| setup.used + 4 + 8 * u64::from(index % setup.size);
+            let at = entry(self.next_used);
+            let len = if is_last { written } else { 0 };
+            let bytes = [u32::from(*head).to_le_bytes(), len.to_le_bytes()].concat();
+            // In order one entry says it of all, in the place of the first.
+            match setup.in_order {
+                false => put(&mut shadow, at, &bytes),
+                true if is_last => put(&mut shadow, entry(first), &bytes),
+                true => {}
+            }
             marked.push((at, 8));
             self.next_used = self.next_used.wrapping_add(1);
         }

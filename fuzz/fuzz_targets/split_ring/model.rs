@@ -366,10 +366,14 @@ impl Model {
         let Device::Tx(ring, _) = &mut self.device else { unreachable!() };
         assert_eq!(ring.complete(), heads.len());
         let mut writes = Vec::new();
-        for head in heads {
-            writes.push(self.used_entry(self.next_used, head, 0));
-            self.next_used = self.next_used.wrapping_add(1);
+        let count = heads.len() as u16;
+        if self.setup.in_order {
+            writes.extend(heads.last().map(|last| self.used_entry(self.next_used, *last, 0)));
+        } else {
+            let entries = (0..).zip(heads).map(|(i, head)| (self.next_used.wrapping_add(i), head));
+            writes.extend(entries.map(|(i, head)| self.used_entry(i, head, 0)));
         }
+        self.next_used = self.next_used.wrapping_add(count);
         self.expect_published(writes);
         self.observe();
         true

@@ -285,7 +285,7 @@ impl Ring {
     /// Whether the device has returned a chain that was not taken yet.
     pub fn has_used(&self) -> bool {
         if self.packed.is_some() {
-            self.next_packed_used().is_some()
+            self.batch.is_some() || self.next_packed_used().is_some()
         } else {
             self.used_idx() != self.last_used
         }

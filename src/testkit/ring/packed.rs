@@ -173,12 +173,18 @@ impl Ring {
     pub(super) fn packed_returned(&self) -> (u16, Place) {
         let mut at = self.packed.as_ref().expect("a packed ring").used;
         let (mut count, mut places) = (0, self.free.len());
+        let (mut batch, mut order) = (self.batch, self.order.iter().map(|&head| u32::from(head)));
         while places < self.size.into() {
-            let Some((id, _)) = self.used_at(at) else { break };
-            let chain = self.chains.get(id as usize).and_then(Option::as_ref);
-            let n = chain
-                .map_or_else(|| panic!("vring {}: id {id} is not in flight", self.index), |c| c.descs.len());
-            (count, places, at) = (count + 1, places + n, at.plus(n as u16, self.size));
+            let Some((id, _)) = batch.take().or_else(|| self.used_at(at)) else { break };
+            // With IN_ORDER those before it have come back as well.
+            for id in order.by_ref().take_while(|head| *head != id).chain([id]) {
+                let chain = self.chains.get(id as usize).and_then(Option::as_ref);
+                let n = chain.map_or_else(
+                    || panic!("vring {}: id {id} is not in flight", self.index),
+                    |c| c.descs.len(),
+                );
+                (count, places, at) = (count + 1, places + n, at.plus(n as u16, self.size));
+            }
         }
         (count, at)
     }

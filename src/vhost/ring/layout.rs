@@ -109,7 +109,14 @@ pub trait Layout {
     fn take(&mut self, places: u16);
 
     /// Returns a chain of which `len` bytes were written. The guest sees it after [`publish`](Self::publish).
-    fn put_used(&mut self, head: Head, len: u32);
+    #[inline(always)]
+    fn put_used(&mut self, head: Head, len: u32) {
+        self.put_used_up_to(head, len, Self::places(head));
+    }
+
+    /// As [`put_used`](Self::put_used), with all chains before it that were not returned yet, so many places in all. Only with
+    /// `VIRTIO_F_IN_ORDER`, by which one entry says that (2.7.9, 2.8.8).
+    fn put_used_up_to(&mut self, head: Head, len: u32, places: u16);
 
     /// Makes the returned chains visible: one store for the whole burst.
     fn publish(&mut self);

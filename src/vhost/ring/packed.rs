@@ -366,7 +366,7 @@ impl Layout for PackedRing {
     }
 
     #[inline(always)]
-    fn put_used(&mut self, head: Head, len: u32) {
+    fn put_used_up_to(&mut self, head: Head, len: u32, places: u16) {
         // WRITE says that the length means something (2.8.3).
         let written = if len != 0 { DESC_F_WRITE } else { 0 };
         let rest = Rest::new(len, head.id(), self.next_used.used_flags() | written);
@@ -375,7 +375,6 @@ impl Layout for PackedRing {
         } else {
             self.rest(self.next_used.slot()).store(rest.0.to_le(), Ordering::Relaxed);
         }
-        let places = Self::places(head);
         self.unpublished += places;
         self.next_used = self.next_used.plus(places, self.size);
     }

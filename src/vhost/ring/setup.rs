@@ -22,6 +22,8 @@ pub struct RingSetup {
     pub event_idx: bool,
     /// `VIRTIO_F_INDIRECT_DESC` was negotiated.
     pub indirect: bool,
+    /// `VIRTIO_F_IN_ORDER` was negotiated (matters for transmit rings).
+    pub in_order: bool,
     /// Bytes of the virtio-net header: 12, or 10 for a legacy driver without mergeable buffers (5.1.6).
     pub header_len: usize,
     /// `VIRTIO_NET_F_MRG_RXBUF` was negotiated (matters for receive rings).

@@ -293,13 +293,13 @@ impl Layout for SplitRing {
     }
 
     #[inline(always)]
-    fn put_used(&mut self, head: Head, len: u32) {
+    fn put_used_up_to(&mut self, head: Head, len: u32, places: u16) {
         let slot = (self.next_used.0 & self.mask) as usize;
         let entry = (u64::from(head.0) | u64::from(len) << 32).to_le();
         // SAFETY: the used ring is mapped for size entries of 8 bytes behind flags and index. Its address is aligned to 4
         // only; the guest does not look before publish(), so it need not see the entry in one piece.
         unsafe { self.used.add(2 + 4 * slot).cast::<u64>().cast_mut().write_unaligned(entry) };
-        self.next_used = self.next_used.plus(1);
+        self.next_used = self.next_used.plus(places);
     }
 
     #[inline(always)]

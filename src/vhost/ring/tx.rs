@@ -26,6 +26,8 @@ struct TxState {
     /// Chains taken by the last [`pop`](TxRing::pop) and not yet returned.
     heads: [Head; BATCH],
     taken: usize,
+    /// Their places in the ring.
+    places: u16,
     malformed: u64,
     /// The command that the last pop ended with.
     pending: Pending,
@@ -56,7 +58,7 @@ impl TxRing {
         // The worker looks by itself, and asks for kicks before it goes to sleep.
         ring.refuse_kicks();
         let heads = [Head::default(); BATCH];
-        Ok(TxRing { ring, state: TxState { heads, taken: 0, malformed: 0, pending: Pending::default() } })
+        Ok(TxRing { ring, state: TxState { heads, taken: 0, places: 0, malformed: 0, pending: Pending::default() } })
     }
 
     /// Takes up to [`BATCH`] chains and puts the frames they carry into `store`. What is no frame is counted and
@@ -150,7 +152,7 @@ impl TxState {
                 break;
             }
         }
-        self.taken = n;
+        (self.taken, self.places) = (n, places);
         ring.take(places);
         // While this burst is on its way, the next one comes, and the descriptors of the one after it.
         for desc in ring.upcoming(0, BATCH as u16) {
@@ -167,9 +169,14 @@ impl TxState {
     fn complete(&mut self, ring: &mut impl Layout) -> usize {
         let taken = std::mem::take(&mut self.taken);
         if let Some((last, others)) = self.heads[..taken].split_last() {
-            others.iter().for_each(|head| ring.put_used(*head, 0));
             // If there was a command, it is in the last one.
-            ring.put_used(*last, self.pending.finish());
+            let written = self.pending.finish();
+            if ring.setup().in_order {
+                ring.put_used_up_to(*last, written, self.places);
+            } else {
+                others.iter().for_each(|head| ring.put_used(*head, 0));
+                ring.put_used(*last, written);
+            }
             ring.publish();
         }
         taken

@@ -295,6 +295,40 @@ fn a_burst_is_at_most_a_batch_and_heads_come_back_in_their_order() {
 }
 
 #[test]
+fn with_in_order_one_entry_returns_a_burst_and_the_next_one_follows_behind_it() {
+    for new in BOTH {
+        let mut guest = new(64);
+        guest.setup.in_order = true;
+        let bytes = message(&guest, &noise(3, 60));
+        let at = guest.alloc(bytes.len());
+        guest.write(at, &bytes);
+        let mut ring = guest.tx();
+        let mut places = 0;
+        for burst in [7, 1, 12] {
+            let mut last = 0;
+            let before = places;
+            for n in 0..burst {
+                let (one, two) = ([(at, 72, 0)], [(at, 30, 0), (at + 30, 42, 0)]);
+                last = guest.chain(if n % 3 == 1 { &two } else { &one });
+                places += if n % 3 == 1 && guest.setup.packed { 2 } else { 1 };
+            }
+            assert_eq!(take(&mut ring).len(), burst);
+            assert_eq!(guest.places(ring.base()), places);
+            // Id and length, the other way round in the two formats.
+            let entry = if guest.setup.packed {
+                let b = guest.read(guest.setup.desc + 16 * before as u64 + 8, 8);
+                assert_eq!(b[6..], (AVAIL | USED).to_le_bytes(), "flags of the first descriptor");
+                [[b[4], b[5], 0, 0], [b[0], b[1], b[2], b[3]]].concat()
+            } else {
+                assert_eq!(usize::from(guest.used_idx()), places);
+                guest.read(guest.setup.used + 4 + 8 * before as u64, 8)
+            };
+            assert_eq!(entry, [u32::from(last).to_le_bytes(), [0; 4]].concat(), "burst of {burst}");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_returned_before_complete() {
     for new in BOTH {
         let mut guest = new(4);

@@ -1,4 +1,4 @@
-//! Cards with packed rings, under either driver.
+//! Cards whose rings are packed, or whose buffers are used in order, under either driver.
 
 use std::fs;
 
@@ -9,18 +9,28 @@ const PAIRS: u32 = 4;
 /// Where `flownic-guest` is in the guest.
 const PROGRAM: &str = "/usr/bin/flownic-guest";
 
-/// Whether the guest's driver has taken the feature, bit 34 (the first character is bit 0).
-fn is_packed(card: &Interface<'_>) -> bool {
+/// Features that make rings what they are, by number.
+const IN_ORDER: usize = 35;
+const RING_PACKED: usize = 34;
+
+/// Whether the guest's driver has taken a feature; the first character is bit 0.
+fn has(card: &Interface<'_>, feature: usize) -> bool {
     let features = card.machine().read(&format!("/sys/class/net/{}/device/features", card.name()));
-    features.as_bytes()[34] == b'1'
+    features.as_bytes()[feature] == b'1'
 }
 
-fn carries_traffic_and_is_programmed(kernel: Kernel, driver: Driver) {
+fn carries_traffic_and_is_programmed(kernel: Kernel, driver: Driver, features: &[usize]) {
     let workdir = Workdir::new();
     let host = Namespace::new("host");
     let flownic = Flownic::start(&host, &workdir, &[&format!("n0,queues={PAIRS},port=tap:fn0")], &[]);
     // Small rings, so that they go round often.
-    let nic = Nic::flownic(Flownic::socket(&workdir, "n0"), PAIRS).packed().rings(256, 256);
+    let mut nic = Nic::flownic(Flownic::socket(&workdir, "n0"), PAIRS).rings(256, 256);
+    if features.contains(&RING_PACKED) {
+        nic = nic.packed();
+    }
+    if features.contains(&IN_ORDER) {
+        nic = nic.property("in_order=on");
+    }
     // With both drivers in its image.
     let guest = Guest::builder("guest").kernel(kernel).vcpus(PAIRS).driver(Driver::FlownicNet).nic(nic);
     let guest = guest.boot(&workdir);
@@ -30,7 +40,9 @@ fn carries_traffic_and_is_programmed(kernel: Kernel, driver: Driver) {
     for round in 0..2 {
         let link = Link::up(0, Interface::named(&host, "fn0"), guest.interface(0));
         let card = link.far_interface();
-        assert!(is_packed(card), "round {round}");
+        for feature in [RING_PACKED, IN_ORDER] {
+            assert_eq!(has(card, feature), features.contains(&feature), "round {round}: feature {feature}");
+        }
         link.ping(1500);
         link.transfer(3_000_000);
         link.netperf(Family::V4, &["TCP_STREAM"]);
@@ -74,15 +86,25 @@ fn carries_traffic_and_is_programmed(kernel: Kernel, driver: Driver) {
 
 #[test]
 fn packed_rings_under_the_stock_driver_on_the_stable_kernel() {
-    carries_traffic_and_is_programmed(Kernel::Stable, Driver::VirtioNet);
+    carries_traffic_and_is_programmed(Kernel::Stable, Driver::VirtioNet, &[RING_PACKED]);
 }
 
 #[test]
 fn packed_rings_under_the_stock_driver_on_the_backports_kernel() {
-    carries_traffic_and_is_programmed(Kernel::Backports, Driver::VirtioNet);
+    carries_traffic_and_is_programmed(Kernel::Backports, Driver::VirtioNet, &[RING_PACKED]);
 }
 
 #[test]
 fn packed_rings_under_the_reference_driver_on_the_backports_kernel() {
-    carries_traffic_and_is_programmed(Kernel::Backports, Driver::FlownicNet);
+    carries_traffic_and_is_programmed(Kernel::Backports, Driver::FlownicNet, &[RING_PACKED]);
+}
+
+#[test]
+fn split_rings_in_order_under_the_stock_driver() {
+    carries_traffic_and_is_programmed(Kernel::Backports, Driver::VirtioNet, &[IN_ORDER]);
+}
+
+#[test]
+fn packed_rings_in_order_under_the_reference_driver() {
+    carries_traffic_and_is_programmed(Kernel::Backports, Driver::FlownicNet, &[RING_PACKED, IN_ORDER]);
 }
