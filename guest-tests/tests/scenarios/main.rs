@@ -55,6 +55,11 @@ impl<'m> Rfs<'m> {
         let (tap, nic) = (Interface::named(flownic.machine(), "fn0"), guest.interface(0));
         tap.up(&[&format!("{HOST}/24")]);
         nic.up(&[&format!("{GUEST}/24")]);
+        // Nobody has to ask for an address: the answer would go out by any queue, behind a command that hangs.
+        for (card, address, mac) in [(&tap, GUEST, nic.mac()), (&nic, HOST, tap.mac())] {
+            let (machine, name) = (card.machine(), card.name());
+            machine.run_ok(&format!("ip neigh replace {address} lladdr {mac} dev {name} nud permanent"));
+        }
         let rfs = Rfs { flownic, guest, ethtool: Ethtool::new(&nic), nic };
         guest.run_ok(&format!(
             "for i in $(seq 0 {}); do echo $i >/proc/irq/{}/smp_affinity_list; done",

@@ -58,7 +58,10 @@ impl TxRing {
         // The worker looks by itself, and asks for kicks before it goes to sleep.
         ring.refuse_kicks();
         let heads = [Head::default(); BATCH];
-        Ok(TxRing { ring, state: TxState { heads, taken: 0, places: 0, malformed: 0, pending: Pending::default() } })
+        Ok(TxRing {
+            ring,
+            state: TxState { heads, taken: 0, places: 0, malformed: 0, pending: Pending::default() },
+        })
     }
 
     /// Takes up to [`BATCH`] chains and puts the frames they carry into `store`. What is no frame is counted and
