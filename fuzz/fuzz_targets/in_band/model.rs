@@ -102,16 +102,13 @@ impl Model {
         for (i, head) in heads[..taken].iter().enumerate() {
             let is_last = i + 1 == taken;
             let entry = |index: u16| setup.used + 4 + 8 * u64::from(index % setup.size);
-            let at = entry(self.next_used);
-            let len = if is_last { written } else { 0 };
-            let bytes = [u32::from(*head).to_le_bytes(), len.to_le_bytes()].concat();
             // In order one entry says it of all, in the place of the first.
-            match setup.in_order {
-                false => put(&mut shadow, at, &bytes),
-                true if is_last => put(&mut shadow, entry(first), &bytes),
-                true => {}
+            if is_last || !setup.in_order {
+                let at = entry(if setup.in_order { first } else { self.next_used });
+                let len = if is_last { written } else { 0 };
+                put(&mut shadow, at, &[u32::from(*head).to_le_bytes(), len.to_le_bytes()].concat());
             }
-            marked.push((at, 8));
+            marked.push((entry(self.next_used), 8));
             self.next_used = self.next_used.wrapping_add(1);
         }
         if taken > 0 {
